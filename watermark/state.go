@@ -1,0 +1,181 @@
+package watermark
+
+import "maps"
+
+// Conversation is what everybody shares of a conversation.
+type Conversation struct {
+	ID ConversationID
+	// Min is the lowest seq not deleted for everybody (0 and 1 mean the same),
+	// Max the last one allocated.
+	Min, Max Seq
+	// Inputs is, per input partition, the highest input offset decided.
+	Inputs map[Partition]int64
+	// Policy is the one that held for the last message.
+	Policy UnreadPolicy
+	Repair Repaired
+	// LastTime is the record time of the latest message, in milliseconds since
+	// 1970.
+	LastTime int64
+}
+
+// Merge takes over what o knows and c does not: bounds, inputs and times by
+// max. Merging is idempotent, commutative and associative, but for Policy,
+// which follows the higher Max.
+func (c *Conversation) Merge(o Conversation) {
+	if o.Max > c.Max {
+		c.Policy = o.Policy
+	}
+	c.Min = max(c.Min, o.Min)
+	c.Max = max(c.Max, o.Max)
+	c.LastTime = max(c.LastTime, o.LastTime)
+	c.Repair.Merge(o.Repair)
+	for p, off := range o.Inputs {
+		c.decide(Origin{p, off})
+	}
+}
+
+// Exists tells whether anything ever happened to c.
+func (c *Conversation) Exists() bool {
+	return c.Max > 0 || c.Min > 0 || len(c.Inputs) > 0
+}
+
+// Merge keeps the highest number and the lowest point to pull again from, so
+// that whoever missed several repairs pulls enough.
+func (r *Repaired) Merge(o Repaired) {
+	r.Number = max(r.Number, o.Number)
+	if r.From == 0 || (o.From != 0 && o.From < r.From) {
+		r.From = o.From
+	}
+}
+
+func (c *Conversation) decide(o Origin) {
+	if old, ok := c.Inputs[o.Partition]; ok && old >= o.Offset {
+		return
+	}
+	if c.Inputs == nil {
+		c.Inputs = make(map[Partition]int64, 1)
+	}
+	c.Inputs[o.Partition] = o.Offset
+}
+
+// SentKey is what makes a client message id unique inside a conversation.
+type SentKey struct {
+	Sender   UserID
+	ClientID string
+}
+
+// Sent is where a client message id stands.
+type Sent struct {
+	Seq  Seq
+	Hash Hash
+}
+
+// State is what a stretch of the sequenced log, or a store, says about one
+// conversation. Absent members are unknown, not new. Its zero value, with an
+// ID, is a conversation of which nothing is known.
+type State struct {
+	Conversation
+	Members map[UserID]Member
+	// Sent holds the client message ids of at least the last DedupeHorizon
+	// seqs that the state saw, and of at most three times as many.
+	Sent map[SentKey]Sent
+	// Complete says that Members holds every member that exists, so that an
+	// absent user never had a window. A fold alone never says so.
+	Complete bool
+}
+
+// NewState gives the state of a conversation of which nothing is known.
+func NewState(id ConversationID) *State {
+	return &State{Conversation: Conversation{ID: id}}
+}
+
+// Apply folds one record of the sequenced log into s. Applying a record again,
+// or records that s has seen by another way, changes nothing.
+func (s *State) Apply(rec Record) {
+	for _, e := range rec.Events {
+		s.apply(e, rec.Offset)
+	}
+	for _, o := range rec.Inputs {
+		s.decide(o)
+	}
+}
+
+func (s *State) apply(e Event, offset int64) {
+	switch e := e.(type) {
+	case MessagesSequenced:
+		for i := range e.Messages {
+			s.applyMessage(&e.Messages[i], e.Policy)
+		}
+	case WindowChanged:
+		m := e.Member
+		m.ChangedAt = offset + 1
+		s.MergeMember(m)
+	case MinSeqRaised:
+		s.Min = max(s.Min, e.Min)
+	case ReadAdvanced:
+		s.MergeMember(Member{User: e.User, Read: e.Read, Receipt: e.Receipt})
+	case Repaired:
+		s.Repair.Merge(e)
+	}
+}
+
+func (s *State) applyMessage(m *Message, policy UnreadPolicy) {
+	if m.Seq >= s.Max {
+		s.Max, s.Policy = m.Seq, policy
+	}
+	s.LastTime = max(s.LastTime, m.RecordTime)
+	// Both users of a single conversation have it from its first message on.
+	if a, b, ok := s.ID.Users(); ok {
+		s.touch(a)
+		s.touch(b)
+	}
+	if policy == KeepOnSend {
+		s.MergeMember(Member{User: m.Sender, Own: []Seq{m.Seq}})
+	} else {
+		s.MergeMember(Member{User: m.Sender, Read: m.Seq})
+	}
+	s.sent(SentKey{m.Sender, m.ClientID}, Sent{m.Seq, m.Hash})
+}
+
+// MergeMember merges what is known of one member.
+func (s *State) MergeMember(m Member) {
+	old, ok := s.Members[m.User]
+	if !ok {
+		old = Member{User: m.User}
+	}
+	old.Merge(m)
+	if s.Members == nil {
+		s.Members = make(map[UserID]Member)
+	}
+	s.Members[m.User] = old
+}
+
+func (s *State) touch(u UserID) {
+	if _, ok := s.Members[u]; !ok {
+		s.MergeMember(Member{User: u})
+	}
+}
+
+func (s *State) sent(k SentKey, v Sent) {
+	if s.Sent == nil {
+		s.Sent = make(map[SentKey]Sent)
+	}
+	if old, ok := s.Sent[k]; !ok || v.Seq > old.Seq {
+		s.Sent[k] = v
+	}
+	if len(s.Sent) > 3*DedupeHorizon {
+		maps.DeleteFunc(s.Sent, func(_ SentKey, v Sent) bool { return v.Seq <= s.Max-DedupeHorizon })
+	}
+}
+
+// Merge takes over what o knows and s does not. s is complete if either was.
+func (s *State) Merge(o *State) {
+	s.Conversation.Merge(o.Conversation)
+	for _, m := range o.Members {
+		s.MergeMember(m)
+	}
+	for k, v := range o.Sent {
+		s.sent(k, v)
+	}
+	s.Complete = s.Complete || o.Complete
+}

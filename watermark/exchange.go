@@ -1,0 +1,132 @@
+package watermark
+
+// This file holds what the stores, the owner and the query service hand one
+// another, so that none of them needs to import another.
+
+// Batch is what the owner has to decide for one conversation, in input order.
+type Batch struct {
+	Conversation ConversationID
+	// Floor is the last acknowledged seq that the owner gave; a lower counter
+	// means that Redis lost something. 0: the owner does not know.
+	Floor  Seq
+	Policy UnreadPolicy
+	Inputs []Input
+}
+
+// Temperature says whether what Redis holds of a conversation may be believed.
+type Temperature int
+
+const (
+	Warm    Temperature = iota
+	Cold                // Redis has nothing to say
+	Partial             // warm, but a member that was asked for is unknown
+)
+
+// Allocation is the answer to a Batch. Unless it is Warm, nothing was changed.
+type Allocation struct {
+	Temperature Temperature
+	// Why is one word about a cold conversation, for a metric: "absent",
+	// "incarnation", "warming", "floor", "counter".
+	Why      string
+	Unknown  []UserID  // Partial: the members to load
+	Outcomes []Outcome // Warm: one for each input, in order
+	// Max is the counter after the batch. Meaningful when Warm.
+	Max Seq
+}
+
+// Want says what a reader needs of one conversation's truth.
+type Want struct {
+	Conversation ConversationID
+	// Users are members to load, whether or not they exist. Where the
+	// conversation has at most SmallGroup members all of them are loaded, and
+	// State.Complete is set.
+	Users []UserID
+	// Sent asks for the client message ids of the last DedupeHorizon seqs.
+	Sent bool
+	// Roster asks for all members, however many there are.
+	Roster bool
+}
+
+// SmallGroup is the number of members up to which a cold load brings them all.
+const SmallGroup = 256
+
+// View is what one user may know of one conversation.
+type View struct {
+	Temperature Temperature
+	Conversation
+	Member Member
+	// PeerReceipt and PeerWindow are the other user's of a single
+	// conversation: is_read of a message is derived from them.
+	PeerReceipt Seq
+	PeerWindow  Intervals
+}
+
+// ViewOf gives u's view of a state that a cold load brought.
+func (s *State) ViewOf(u UserID) View {
+	v := View{Conversation: s.Conversation, Member: s.Members[u]}
+	v.Member.User = u
+	if peer, ok := s.ID.Peer(u); ok {
+		p := s.Members[peer]
+		v.PeerReceipt, v.PeerWindow = p.Receipt, p.Window()
+	}
+	return v
+}
+
+// Row is a message with the conversation that it belongs to.
+type Row struct {
+	Conversation ConversationID
+	Message      Message
+}
+
+// MemberRow is a member with the conversation that it belongs to.
+type MemberRow struct {
+	Conversation ConversationID
+	Member       Member
+}
+
+// RevokedRow is a revoke with the conversation that it belongs to.
+type RevokedRow struct {
+	Conversation ConversationID
+	Revoked      Revoked
+}
+
+// Change is a batch of writes to history. A store applies it in the order
+// rows, revokes, members, conversations, so that a conversation's max never
+// stands without its rows, whatever dies in between.
+type Change struct {
+	Rows          []Row
+	Revokes       []RevokedRow
+	Members       []MemberRow // merged as Member.Merge does
+	Conversations []Conversation
+}
+
+// Fate says what became of a row that was to be inserted.
+type Fate int
+
+const (
+	Inserted Fate = iota
+	Replay        // the same message stands there already
+	Conflict      // another message stands there; it was left as it is
+	Retired       // below the conversation's minimum: not inserted again
+)
+
+// Written tells what a Change met.
+type Written struct {
+	Rows []Fate // one for each of Change.Rows, in order
+	// MemberConflicts are the indexes of Change.Members whose version stood
+	// there already with other windows or ops. They were left as they were.
+	MemberConflicts []int
+}
+
+// AnswerKey names an answer that somebody waits for.
+type AnswerKey struct {
+	Conversation ConversationID
+	Caller       string
+	OpID         string // for a send: sender + "/" + client message id
+}
+
+// KeyedAnswer is an answer with its name.
+type KeyedAnswer struct {
+	Key    AnswerKey
+	Answer Answer
+}

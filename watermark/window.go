@@ -183,8 +183,14 @@ func (m *Member) RaiseRead(read Seq) {
 		return
 	}
 	m.Read = read
-	i, _ := slices.BinarySearch(m.Own, read+1)
-	m.Own = slices.Clone(m.Own[i:])
+	m.dropRead()
+}
+
+// dropRead drops own messages at or below the read watermark. The list is cut,
+// never written to, so that copies of m may share it.
+func (m *Member) dropRead() {
+	i, _ := slices.BinarySearch(m.Own, m.Read+1)
+	m.Own = m.Own[i:]
 }
 
 // Merge takes over what o knows and m does not: windows by version, marks by
@@ -202,9 +208,8 @@ func (m *Member) Merge(o Member) {
 		slices.Sort(m.Own)
 		m.Own = slices.Compact(m.Own)
 	}
-	read := max(m.Read, o.Read)
-	m.Read = -1
-	m.RaiseRead(read)
+	m.Read = max(m.Read, o.Read)
+	m.dropRead()
 	m.Receipt = max(m.Receipt, o.Receipt)
 	m.ChangedAt = max(m.ChangedAt, o.ChangedAt)
 }

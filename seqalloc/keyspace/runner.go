@@ -1,0 +1,162 @@
+package keyspace
+
+import (
+	"context"
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed prelude.lua
+var prelude string
+
+// pipelineCalls is the most calls of one pipeline: a round trip is long paid
+// for by then, and the answers of a pipeline are held at once.
+const pipelineCalls = 1000
+
+// Script is a Lua script with the prelude before it.
+type Script struct {
+	name, source, sha string
+}
+
+// NewScript gives the script of a source without the prelude; name is used in
+// errors.
+func NewScript(name, source string) *Script {
+	s := prelude + "\n" + source
+	sum := sha1.Sum([]byte(s))
+	return &Script{name: name, source: s, sha: hex.EncodeToString(sum[:])}
+}
+
+// Call is one call of a script. All keys must share one hash tag.
+type Call struct {
+	Script *Script
+	Keys   []string
+	Args   []any // strings, byte slices and integers
+}
+
+// Result is what a call gave: nil, int64, string, or []any of these.
+type Result struct {
+	Value any
+	Err   error // sorted by Classify
+}
+
+// Runner runs scripts on a single Redis, one behind Sentinel, or a Cluster.
+type Runner struct {
+	client redis.UniversalClient
+}
+
+// NewRunner gives a runner on client.
+func NewRunner(client redis.UniversalClient) *Runner { return &Runner{client: client} }
+
+// Run runs all calls in one pipeline (one for every 1,000) and gives one
+// result for each, in order. The calls are independent: one may fail and
+// another succeed. A call whose answer was lost may have run.
+//
+// A server that does not know a script is taught it, and only the calls that
+// it turned down are sent again.
+func (r *Runner) Run(ctx context.Context, calls []Call) []Result {
+	results := make([]Result, len(calls))
+	for first := 0; first < len(calls); first += pipelineCalls {
+		last := min(first+pipelineCalls, len(calls))
+		r.run(ctx, calls[first:last], results[first:last])
+	}
+	return results
+}
+
+// One runs a single call.
+func (r *Runner) One(ctx context.Context, c Call) (any, error) {
+	res := r.Run(ctx, []Call{c})[0]
+	return res.Value, res.Err
+}
+
+func (r *Runner) run(ctx context.Context, calls []Call, results []Result) {
+	todo := make([]int, len(calls))
+	for i := range todo {
+		todo[i] = i
+	}
+	todo = r.pipeline(ctx, calls, todo, results, evalSHA)
+	if len(todo) == 0 {
+		return
+	}
+	if err := r.load(ctx, calls, todo); err != nil {
+		for _, i := range todo {
+			results[i] = Result{Err: Classify(fmt.Errorf("load script %s: %w", calls[i].Script.name, err))}
+		}
+		return
+	}
+	todo = r.pipeline(ctx, calls, todo, results, evalSHA)
+	if len(todo) == 0 {
+		return
+	}
+	// A failover between loading and calling: now the source goes along.
+	r.pipeline(ctx, calls, todo, results, eval)
+}
+
+// pipeline sends the calls named by todo and gives those whose script the
+// server did not know.
+func (r *Runner) pipeline(ctx context.Context, calls []Call, todo []int, results []Result, send sender) []int {
+	pipe := r.client.Pipeline()
+	cmds := make([]*redis.Cmd, len(todo))
+	for k, i := range todo {
+		cmds[k] = send(ctx, pipe, &calls[i])
+	}
+	_, execErr := pipe.Exec(ctx)
+	var unknown []int
+	for k, i := range todo {
+		value, err := cmds[k].Result()
+		switch {
+		case errors.Is(err, redis.Nil):
+			results[i] = Result{}
+		case err != nil && redis.HasErrorPrefix(err, "NOSCRIPT"):
+			unknown = append(unknown, i)
+			results[i] = Result{Err: Classify(err)}
+		case err != nil:
+			results[i] = Result{Err: fmt.Errorf("script %s: %w", calls[i].Script.name, Classify(err))}
+		case value == nil && execErr != nil:
+			// Nobody answered this call and nobody said so.
+			results[i] = Result{Err: fmt.Errorf("script %s: %w", calls[i].Script.name, Classify(execErr))}
+		default:
+			results[i] = Result{Value: value}
+		}
+	}
+	return unknown
+}
+
+type sender func(context.Context, redis.Pipeliner, *Call) *redis.Cmd
+
+func evalSHA(ctx context.Context, p redis.Pipeliner, c *Call) *redis.Cmd {
+	return p.EvalSha(ctx, c.Script.sha, c.Keys, c.Args...)
+}
+
+func eval(ctx context.Context, p redis.Pipeliner, c *Call) *redis.Cmd {
+	return p.Eval(ctx, c.Script.source, c.Keys, c.Args...)
+}
+
+// load teaches every master the scripts of the calls named by todo.
+func (r *Runner) load(ctx context.Context, calls []Call, todo []int) error {
+	seen := make(map[*Script]bool)
+	for _, i := range todo {
+		s := calls[i].Script
+		if seen[s] {
+			continue
+		}
+		seen[s] = true
+		if err := r.loadOne(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Runner) loadOne(ctx context.Context, s *Script) error {
+	if c, ok := r.client.(*redis.ClusterClient); ok {
+		return c.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error {
+			return m.ScriptLoad(ctx, s.source).Err()
+		})
+	}
+	return r.client.ScriptLoad(ctx, s.source).Err()
+}

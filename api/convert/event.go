@@ -38,14 +38,14 @@ func EventFromAPI(e *v1.Event) (watermark.Event, error) {
 	case *v1.Event_Window:
 		m, err := MemberFromAPI(k.Window.GetMember())
 		f.nest("member", err)
-		f.text("cause", k.Window.GetCause(), watermark.MaxIDLen)
+		f.text("cause", k.Window.GetCause(), maxLabel)
 		out = watermark.WindowChanged{Member: m, Cause: k.Window.GetCause(), Actor: f.userOrNone("actor", k.Window.GetActor())}
 	case *v1.Event_MinSeq:
 		out = watermark.MinSeqRaised{Min: f.bound("min_seq", k.MinSeq.GetMinSeq())}
 	case *v1.Event_Revoked:
 		out = watermark.Revoked{Seq: f.seq("seq", k.Revoked.GetSeq()), By: f.userOrNone("by", k.Revoked.GetBy()), Time: f.time("time_ms", k.Revoked.GetTimeMs())}
 	case *v1.Event_Read:
-		f.text("device", k.Read.GetDevice(), MaxAttributeValue)
+		f.text("device", k.Read.GetDevice(), maxLabel)
 		out = watermark.ReadAdvanced{
 			User: f.user("user", k.Read.GetUser()), Device: k.Read.GetDevice(),
 			Read: f.bound("read_seq", k.Read.GetReadSeq()), Receipt: f.bound("receipt_seq", k.Read.GetReceiptSeq()),

@@ -8,6 +8,10 @@ import (
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
+// maxLabel bounds kinds, devices and causes in the log, in bytes. It is wider
+// than what SendToMessage takes.
+const maxLabel = 1024
+
 // MessageToAPI gives a message as clients see it. A tombstone has no content
 // and says who revoked it. IsRead is the caller's to set.
 //
@@ -118,8 +122,8 @@ func CheckMessage(m *watermark.Message) error {
 	f.bound("seq", int64(m.Seq))
 	f.user("sender", string(m.Sender))
 	f.key("client_message_id", m.ClientID)
-	f.text("kind", m.Kind, MaxAttributeValue)
-	f.text("device", m.Device, MaxAttributeValue)
+	f.text("kind", m.Kind, maxLabel)
+	f.text("device", m.Device, maxLabel)
 	f.time("send_time_ms", m.SendTime)
 	f.time("record_time_ms", m.RecordTime)
 	for _, u := range m.Mentions {

@@ -1,0 +1,129 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/internal/fault"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// maxCause bounds the cause of a dead letter, in bytes.
+const maxCause = 1024
+
+// DeadLetter is a record that could not be accepted, and why.
+type DeadLetter struct {
+	Record Record
+	Reason string // one word
+	Cause  string // a sentence for people; the first KiB is kept
+	First  time.Time
+	Last   time.Time
+	Tries  int
+}
+
+// EncodeDeadLetter gives a dead letter as a record: key, value and headers are
+// those of the record, and two headers more tell the rest. It is at most 8 KiB
+// larger than the record, and its time is that of the last try: retention of
+// the dead letters counts from there.
+func EncodeDeadLetter(d DeadLetter) (Out, error) {
+	api := &v1.DeadLetter{
+		Topic: d.Record.Topic, Partition: d.Record.Partition, Offset: d.Record.Offset,
+		Reason:      strings.ToValidUTF8(d.Reason[:min(len(d.Reason), watermark.MaxIDLen)], "?"),
+		Cause:       strings.ToValidUTF8(d.Cause[:min(len(d.Cause), maxCause)], "?"),
+		FirstTimeMs: timeMs(d.First), LastTimeMs: timeMs(d.Last),
+		Tries: int32(min(max(d.Tries, 0), 1<<31-1)),
+	}
+	value, err := protojson.Marshal(api)
+	if err != nil {
+		return Out{}, fault.New(fault.Fatal, ReasonUnencodable, fmt.Errorf("encode dead letter: %w", err))
+	}
+	place := first{d.Record.Place(), timeMs(d.Record.Time)}
+	return Out{
+		Partition: -1,
+		Key:       string(d.Record.Key),
+		Value:     d.Record.Value,
+		Headers: append(without(d.Record.Headers, HeaderDeadLetter, HeaderDeadLetterPlace),
+			Header{HeaderDeadLetter, value}, Header{HeaderDeadLetterPlace, []byte(place.String())}),
+		Time: d.Last,
+	}, nil
+}
+
+// DecodeDeadLetter reads a record of the deadLetter topic. Record is the
+// record as it was, at its own place. The error is a fault.Poison.
+func DecodeDeadLetter(r Record) (DeadLetter, error) {
+	value, ok := r.Header(HeaderDeadLetter)
+	if !ok {
+		return DeadLetter{}, undecodable(fmt.Errorf("dead letter: header %s is missing", HeaderDeadLetter))
+	}
+	api := new(v1.DeadLetter)
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, api); err != nil {
+		return DeadLetter{}, undecodable(fmt.Errorf("dead letter: header %s: %s", HeaderDeadLetter, jsonCause(err)))
+	}
+	if err := checkDeadLetter(api); err != nil {
+		return DeadLetter{}, invalid(fmt.Errorf("dead letter: %w", err))
+	}
+	d := DeadLetter{
+		Record: Record{
+			Topic: api.GetTopic(), Partition: api.GetPartition(), Offset: api.GetOffset(),
+			Key: r.Key, Value: r.Value, Headers: without(r.Headers, HeaderDeadLetter, HeaderDeadLetterPlace),
+		},
+		Reason: api.GetReason(), Cause: api.GetCause(), Tries: int(api.GetTries()),
+		First: timeOf(api.GetFirstTimeMs()), Last: timeOf(api.GetLastTimeMs()),
+	}
+	if v, ok := r.Header(HeaderDeadLetterPlace); ok {
+		f, err := parsePlace(string(v))
+		if err != nil {
+			return DeadLetter{}, undecodable(fmt.Errorf("dead letter: header %s: %w", HeaderDeadLetterPlace, err))
+		}
+		d.Record.TopicID, d.Record.Time = f.origin.Partition.TopicID, timeOf(f.timeMs)
+	}
+	return d, nil
+}
+
+func checkDeadLetter(d *v1.DeadLetter) error {
+	switch {
+	case d.GetPartition() < 0 || d.GetOffset() < 0:
+		return fmt.Errorf("partition %d, offset %d: neither may be negative", d.GetPartition(), d.GetOffset())
+	case d.GetFirstTimeMs() < 0 || d.GetLastTimeMs() < 0:
+		return errors.New("a time is negative")
+	case d.GetTries() < 0:
+		return fmt.Errorf("tries: %d is negative", d.GetTries())
+	}
+	return nil
+}
+
+// Replay gives the record of a dead letter as a producer would send it again.
+// What ties it to its first place is left out: at that place it was decided
+// already. A message without a client message id gets another one.
+func (d DeadLetter) Replay() Out {
+	return Out{
+		Topic:     d.Record.Topic,
+		Partition: -1,
+		Key:       string(d.Record.Key),
+		Value:     d.Record.Value,
+		Headers:   without(d.Record.Headers, HeaderOrigin, HeaderCaller, HeaderDeadLetter, HeaderDeadLetterPlace),
+	}
+}
+
+func timeOf(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+func without(headers []Header, names ...string) []Header {
+	var out []Header
+	for _, h := range headers {
+		if !slices.Contains(names, h.Key) {
+			out = append(out, h)
+		}
+	}
+	return out
+}

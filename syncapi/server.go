@@ -1,0 +1,125 @@
+package syncapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"connectrpc.com/grpchealth"
+	"connectrpc.com/grpcreflect"
+
+	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/api/tidemark/v1/tidemarkv1connect"
+)
+
+const (
+	maxRequest     = 4 << 20  // bytes of one request, unpacked
+	maxHeader      = 64 << 10 // bytes of its headers
+	headerTimeout  = 5 * time.Second
+	requestTimeout = 30 * time.Second
+	idleTimeout    = 2 * time.Minute
+)
+
+// healthState answers health checks: serving, until Serve begins to stop.
+type healthState struct{ stopping atomic.Bool }
+
+func newHealthState() *healthState { return new(healthState) }
+
+// Check implements grpchealth.Checker.
+func (h *healthState) Check(_ context.Context, req *grpchealth.CheckRequest) (*grpchealth.CheckResponse, error) {
+	if req.Service != "" && req.Service != tidemarkv1connect.SyncServiceName {
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("unknown service %q", req.Service))
+	}
+	if h.stopping.Load() {
+		return &grpchealth.CheckResponse{Status: grpchealth.StatusNotServing}, nil
+	}
+	return &grpchealth.CheckResponse{Status: grpchealth.StatusServing}, nil
+}
+
+// Handler serves the service, gRPC health and gRPC reflection (v1 and
+// v1alpha), each over gRPC, gRPC-Web and Connect. gRPC needs HTTP/2. What is
+// none of them is answered with an error in JSON.
+func (s *Service) Handler() http.Handler {
+	limit := connect.WithReadMaxBytes(maxRequest)
+	mux := http.NewServeMux()
+	_, service := tidemarkv1connect.NewSyncServiceHandler(s, limit, connect.WithInterceptors(s.mapErrors()))
+	methods := v1.File_tidemark_v1_sync_proto.Services().ByName("SyncService").Methods()
+	for i := range methods.Len() {
+		mux.Handle("/"+tidemarkv1connect.SyncServiceName+"/"+string(methods.Get(i).Name()), service)
+	}
+	reflector := grpcreflect.NewStaticReflector(tidemarkv1connect.SyncServiceName, grpchealth.HealthV1ServiceName)
+	mux.Handle(grpchealth.NewHandler(s.health, limit))
+	mux.Handle(grpcreflect.NewHandlerV1(reflector, limit))
+	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, limit))
+	mux.Handle("/", unknownPath())
+	return mux
+}
+
+// unknownPath answers in the protocol that was spoken, and in JSON where that
+// is none.
+func unknownPath() http.Handler {
+	w := connect.NewErrorWriter()
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && w.IsSupported(r) {
+			_ = w.Write(rw, r, connect.NewError(connect.CodeUnimplemented, errors.New("no such method")))
+			return
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		rw.WriteHeader(http.StatusNotFound)
+		// An error means that the client is gone.
+		_ = json.NewEncoder(rw).Encode(map[string]string{
+			"code": connect.CodeNotFound.String(), "message": "no such path",
+		})
+	})
+}
+
+// Serve serves Handler on ln, HTTP/1.1 and HTTP/2 without TLS alike, and runs
+// Run, until ctx is done. Then health says "not serving", no more calls are
+// taken, those under way may finish within DrainTimeout, and the marks that
+// they made are appended. It closes ln and returns nil after a clean stop.
+func (s *Service) Serve(ctx context.Context, ln net.Listener) error {
+	base := context.WithoutCancel(ctx)
+	runCtx, stopRun := context.WithCancel(base)
+	defer stopRun()
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.Run(runCtx) })
+
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{
+		Handler:           s.Handler(),
+		Protocols:         protocols,
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       requestTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	wg.Go(func() { served <- server.Serve(ln) })
+
+	var fault error
+	select {
+	case err := <-served:
+		fault = fmt.Errorf("syncapi: serve %s: %w", ln.Addr(), err)
+	case <-ctx.Done():
+		s.health.stopping.Store(true)
+		drainCtx, cancel := context.WithTimeout(base, s.cfg.DrainTimeout)
+		defer cancel()
+		if err := server.Shutdown(drainCtx); err != nil {
+			fault = errors.Join(fmt.Errorf("syncapi: calls did not finish within %s: %w", s.cfg.DrainTimeout, err), server.Close())
+		}
+	}
+	stopRun()
+	wg.Wait()
+	return fault
+}

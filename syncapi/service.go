@@ -1,0 +1,200 @@
+package syncapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tidemark-im/tidemark/api/convert"
+	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/api/tidemark/v1/tidemarkv1connect"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// Ask names a view: what User may know of Conversation.
+type Ask struct {
+	Conversation watermark.ConversationID
+	User         watermark.UserID
+}
+
+// Span names the rows First..Last of a conversation.
+type Span struct {
+	Conversation watermark.ConversationID
+	First, Last  watermark.Seq
+}
+
+// Listed is a conversation in the list of a user.
+type Listed struct {
+	Conversation watermark.ConversationID
+	LastTime     int64 // of its latest message, milliseconds since 1970
+}
+
+// Hot is what Redis holds. Each call is one pipelined round trip.
+type Hot interface {
+	// Views gives one view for each ask, in order. Cold ones hold nothing else.
+	Views(ctx context.Context, asks []Ask) ([]watermark.View, error)
+	// Messages gives for each span the rows that are there, ascending.
+	Messages(ctx context.Context, spans []Span) ([][]watermark.Message, error)
+	// MergeMembers tells Redis of members that it did not know.
+	MergeMembers(ctx context.Context, conv watermark.ConversationID, members []watermark.Member, absent []watermark.UserID, complete bool) error
+	// RaiseReads raises Read and Receipt of the members.
+	RaiseReads(ctx context.Context, rows []watermark.MemberRow) error
+	// Answers gives for each key the owner's answer, nil where there is none yet.
+	Answers(ctx context.Context, keys []watermark.AnswerKey) ([]*watermark.Answer, error)
+}
+
+// Truth is history and the tail of the sequenced log, merged.
+type Truth interface {
+	// Load gives one state for each want, in order.
+	Load(ctx context.Context, wants []watermark.Want) ([]*watermark.State, error)
+	// Messages gives the rows of at most 1,000 seqs that are there, ascending.
+	Messages(ctx context.Context, conv watermark.ConversationID, span watermark.Interval) ([]watermark.Message, error)
+	// ConversationsOf lists all conversations of a user, in any order.
+	ConversationsOf(ctx context.Context, user watermark.UserID) ([]Listed, error)
+}
+
+// Log appends to Kafka; each method returns after the acknowledgement.
+type Log interface {
+	// AppendSend puts a message on the toRedis topic. A caller that is not
+	// empty waits for the answer.
+	AppendSend(ctx context.Context, m *v1.SendMessage, caller string) error
+	// AppendCommand puts a command on the toRedis topic.
+	AppendCommand(ctx context.Context, c *v1.Command) error
+	// AppendMarks puts the marks of one conversation on the sequenced log, in
+	// one record.
+	AppendMarks(ctx context.Context, conv watermark.ConversationID, marks []watermark.ReadAdvanced) error
+}
+
+// Config says what a Service works with.
+type Config struct {
+	Hot   Hot   // required
+	Truth Truth // required
+	Log   Log   // required
+
+	// NodeID names this process among all that share the Redis: 1-40 bytes of
+	// [A-Za-z0-9._~@-], required. Answers of owners are addressed to it.
+	NodeID string
+	// ClosedGroups hides groups from users who never had a window in them.
+	// False: such a user sees everything, since producers are trusted to let
+	// nobody ask who should not.
+	ClosedGroups bool
+	// Limits are those of messages that are sent; zero: convert's defaults.
+	Limits convert.Limits
+	// PageBytes is how much of messages one answer of Pull carries, give or
+	// take one message for each range. 0: 2 MiB.
+	PageBytes int
+	// AnswerTimeout is how long a call waits for an owner's answer, unless its
+	// own deadline is shorter. 0: 10 s.
+	AnswerTimeout time.Duration
+	// MarkWindow is how long a mark waits for others of its conversation to
+	// share a record with. 0: 3 ms.
+	MarkWindow time.Duration
+	// MaxWaiting is how many calls may wait for an owner's answer at once, and
+	// how many marks may be under way. 0: 10,000.
+	MaxWaiting int
+	// DrainTimeout is how long Serve lets calls finish when it is to stop.
+	// 0: 10 s.
+	DrainTimeout time.Duration
+
+	Now        func() time.Time      // nil: time.Now
+	Logger     *slog.Logger          // nil: nothing is logged
+	Registerer prometheus.Registerer // nil: metrics are not exposed
+}
+
+func (c *Config) check() error {
+	var faults []error
+	if c.Hot == nil {
+		faults = append(faults, errors.New("no Hot"))
+	}
+	if c.Truth == nil {
+		faults = append(faults, errors.New("no Truth"))
+	}
+	if c.Log == nil {
+		faults = append(faults, errors.New("no Log"))
+	}
+	if _, err := watermark.ParseUserID(c.NodeID); err != nil || len(c.NodeID) > maxNodeID {
+		faults = append(faults, fmt.Errorf("node id %q is not 1-%d bytes of [A-Za-z0-9._~@-]", c.NodeID, maxNodeID))
+	}
+	for _, n := range []struct {
+		name  string
+		value int64
+	}{
+		{"PageBytes", int64(c.PageBytes)},
+		{"AnswerTimeout", int64(c.AnswerTimeout)},
+		{"MarkWindow", int64(c.MarkWindow)},
+		{"MaxWaiting", int64(c.MaxWaiting)},
+		{"DrainTimeout", int64(c.DrainTimeout)},
+	} {
+		if n.value < 0 {
+			faults = append(faults, fmt.Errorf("%s is negative", n.name))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (c *Config) fill() {
+	c.PageBytes = cmp.Or(c.PageBytes, 2<<20)
+	c.AnswerTimeout = cmp.Or(c.AnswerTimeout, 10*time.Second)
+	c.MarkWindow = cmp.Or(c.MarkWindow, 3*time.Millisecond)
+	c.MaxWaiting = cmp.Or(c.MaxWaiting, 10_000)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+const (
+	maxNodeID = 40
+	// maxEntries is how many ranges or conversations one call may name.
+	maxEntries = 500
+)
+
+// Service is the query service. Its methods are the handlers of the Connect
+// service; Handler serves them over HTTP.
+type Service struct {
+	cfg       Config
+	log       *slog.Logger
+	metrics   *metrics
+	poller    *poller
+	marks     *coalescer
+	anomalies *anomalies
+	health    *healthState
+	faults    throttle
+}
+
+var _ tidemarkv1connect.SyncServiceHandler = (*Service)(nil)
+
+// New checks cfg and makes a Service. It starts nothing.
+func New(cfg Config) (*Service, error) {
+	if err := cfg.check(); err != nil {
+		return nil, fmt.Errorf("syncapi: %w", err)
+	}
+	cfg.fill()
+	m := newMetrics(cfg.Registerer)
+	return &Service{
+		cfg:       cfg,
+		log:       cfg.Logger,
+		metrics:   m,
+		poller:    newPoller(cfg.Hot, cfg.NodeID, cfg.MaxWaiting, m, cfg.Logger),
+		marks:     newCoalescer(cfg, m),
+		anomalies: newAnomalies(cfg.Now, cfg.Logger, m),
+		health:    newHealthState(),
+	}, nil
+}
+
+// Run fetches the answers that calls wait for until ctx is done, and then waits
+// for the marks that are being appended. It returns nil; calls that still wait
+// are answered with Unavailable. A Service runs once.
+func (s *Service) Run(ctx context.Context) error {
+	s.poller.run(ctx)
+	s.marks.drain()
+	return nil
+}

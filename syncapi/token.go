@@ -1,0 +1,76 @@
+package syncapi
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// pageToken is where a list of conversations goes on. The list is walked with
+// the latest first. A conversation that gets a message meanwhile jumps over
+// those that are still to come, and would be missed; so a walk that took more
+// than one page is followed by one over those that are newer than its start,
+// until a walk fits on one page.
+type pageToken struct {
+	time  int64 // of the last conversation served; those after it come next
+	conv  watermark.ConversationID
+	floor int64 // this walk is about conversations later than floor
+	top   int64 // the latest time when this walk began
+}
+
+const (
+	tokenVersion = 1
+	maxToken     = 512 // bytes of text; a longer one was not made here
+)
+
+var errToken = errors.New("page token")
+
+// encode binds the token to user.
+func (t pageToken) encode(user watermark.UserID) string {
+	b := []byte{tokenVersion}
+	b = append(b, userMark(user)...)
+	for _, n := range []int64{t.time, t.floor, t.top} {
+		b = binary.AppendVarint(b, n)
+	}
+	b = append(b, t.conv...)
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func decodeToken(s string, user watermark.UserID) (pageToken, error) {
+	var t pageToken
+	if len(s) > maxToken {
+		return t, errToken
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	if err != nil || len(b) < 1+markLen || b[0] != tokenVersion || !bytes.Equal(b[1:1+markLen], userMark(user)) {
+		return t, errToken
+	}
+	b = b[1+markLen:]
+	for _, p := range []*int64{&t.time, &t.floor, &t.top} {
+		v, n := binary.Varint(b)
+		if n <= 0 {
+			return t, errToken
+		}
+		*p, b = v, b[n:]
+	}
+	// A walk that has just begun has served nothing.
+	if len(b) > 0 {
+		if t.conv, err = watermark.ParseConversationID(string(b)); err != nil {
+			return t, errToken
+		}
+	}
+	return t, nil
+}
+
+const markLen = 6
+
+// userMark keeps a token from being used for another user by mistake. It
+// protects nothing: a token tells only where in the caller's list to go on.
+func userMark(user watermark.UserID) []byte {
+	sum := sha256.Sum256([]byte(user))
+	return sum[:markLen]
+}

@@ -1,0 +1,149 @@
+package syncapi
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// loadBatch is how many conversations are loaded from the truth at once.
+const loadBatch = 500
+
+// sight is what a user sees of a conversation at one moment, or why nothing.
+type sight struct {
+	watermark.View
+	visible watermark.Intervals
+	err     error
+}
+
+// edges gives the first and last seq that can be seen, first = last + 1 where
+// there is none. A member whose window is closed learns nothing of how far the
+// conversation went on.
+func (s *sight) edges() (first, last watermark.Seq) {
+	if e, ok := s.visible.Edges(); ok {
+		return e.First, e.Last
+	}
+	if w, ok := s.Member.Window().Edges(); ok {
+		last = min(w.Last, s.Max)
+	}
+	return last + 1, last
+}
+
+// look reads what user sees of each of convs, which are distinct: from Redis
+// in one round trip, and from the truth in batches where Redis has nothing to
+// say. The error is that of Redis; an entry that cannot be loaded has its own.
+func (s *Service) look(ctx context.Context, user watermark.UserID, convs []watermark.ConversationID) (map[watermark.ConversationID]*sight, error) {
+	out := make(map[watermark.ConversationID]*sight, len(convs))
+	asks := make([]Ask, 0, len(convs))
+	for _, c := range convs {
+		if !c.Admits(user) {
+			out[c] = &sight{err: errUnknown(c)}
+			continue
+		}
+		asks = append(asks, Ask{c, user})
+	}
+	if len(asks) == 0 {
+		return out, nil
+	}
+	views, err := s.cfg.Hot.Views(ctx, asks)
+	if err != nil {
+		return nil, err
+	}
+	var missing []*sight
+	for i, ask := range asks {
+		v := &sight{View: views[i]}
+		v.ID = ask.Conversation
+		v.Member.User = user
+		out[ask.Conversation] = v
+		s.metrics.views.WithLabelValues(temperatureWord(v.Temperature)).Inc()
+		if v.Temperature != watermark.Warm {
+			missing = append(missing, v)
+		}
+	}
+	for batch := range slices.Chunk(missing, loadBatch) {
+		s.load(ctx, user, batch)
+	}
+	for _, v := range out {
+		s.admit(v)
+	}
+	return out, nil
+}
+
+// lookOne is look for one conversation.
+func (s *Service) lookOne(ctx context.Context, user watermark.UserID, conv watermark.ConversationID) (*sight, error) {
+	seen, err := s.look(ctx, user, []watermark.ConversationID{conv})
+	if err != nil {
+		return nil, err
+	}
+	v := seen[conv]
+	return v, v.err
+}
+
+// load fills in cold and partial views from the truth.
+func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sight) {
+	wants := make([]watermark.Want, len(batch))
+	for i, v := range batch {
+		wants[i] = watermark.Want{Conversation: v.ID, Users: []watermark.UserID{user}}
+		if peer, ok := v.ID.Peer(user); ok {
+			wants[i].Users = append(wants[i].Users, peer)
+		}
+	}
+	states, err := s.cfg.Truth.Load(ctx, wants)
+	for i, v := range batch {
+		switch {
+		case err != nil:
+			v.err = err
+		case v.Temperature == watermark.Partial:
+			v.err = s.complete(ctx, v, states[i], wants[i].Users)
+		default:
+			v.View = states[i].ViewOf(user)
+			v.ID = wants[i].Conversation
+			v.Temperature = watermark.Cold
+		}
+	}
+}
+
+// complete merges the members that were loaded into a view of which Redis did
+// not know them, and tells Redis. What Redis has of the conversation itself
+// stands: it may be newer. Merging is by version and by max on both sides, so
+// nothing that the owner did in between is lost.
+func (s *Service) complete(ctx context.Context, v *sight, st *watermark.State, wanted []watermark.UserID) error {
+	loaded := st.ViewOf(v.Member.User)
+	v.Conversation.Merge(loaded.Conversation)
+	v.Member.Merge(loaded.Member)
+	v.PeerReceipt = max(v.PeerReceipt, loaded.PeerReceipt)
+	v.PeerWindow = loaded.PeerWindow
+	var absent []watermark.UserID
+	for _, u := range wanted {
+		if _, ok := st.Members[u]; !ok {
+			absent = append(absent, u)
+		}
+	}
+	return s.cfg.Hot.MergeMembers(ctx, v.ID, slices.Collect(maps.Values(st.Members)), absent, st.Complete)
+}
+
+// admit decides whether the user may see anything at all, and what.
+func (s *Service) admit(v *sight) {
+	switch {
+	case v.err != nil:
+		return
+	case v.Temperature == watermark.Cold && !v.Exists(),
+		s.cfg.ClosedGroups && !v.ID.Single() && !v.Member.Known():
+		v.err = errUnknown(v.ID)
+		return
+	}
+	v.visible = v.Member.Visible(v.Min, v.Max)
+}
+
+func temperatureWord(t watermark.Temperature) string {
+	switch t {
+	case watermark.Warm:
+		return "warm"
+	case watermark.Partial:
+		return "partial"
+	default:
+		return "cold"
+	}
+}

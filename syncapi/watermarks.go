@@ -1,0 +1,193 @@
+package syncapi
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tidemark-im/tidemark/api/convert"
+	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+const (
+	defaultListPage = 500
+	maxListPage     = 1000
+)
+
+// GetWatermarks tells a user's numbers in given or in all conversations.
+func (s *Service) GetWatermarks(ctx context.Context, req *v1.GetWatermarksRequest) (*v1.GetWatermarksResponse, error) {
+	user, err := watermark.ParseUserID(req.GetUser())
+	if err != nil {
+		return nil, err
+	}
+	if n := len(req.GetConversations()); n > maxEntries {
+		return nil, invalid("conversations: %d of them, at most %d are allowed", n, maxEntries)
+	} else if n > 0 {
+		return s.givenWatermarks(ctx, user, req.GetConversations())
+	}
+	return s.allWatermarks(ctx, user, req)
+}
+
+func (s *Service) givenWatermarks(ctx context.Context, user watermark.UserID, names []string) (*v1.GetWatermarksResponse, error) {
+	var convs []watermark.ConversationID
+	faults := make(map[string]error)
+	known := make(map[string]bool, len(names))
+	for _, name := range names {
+		if known[name] {
+			continue
+		}
+		known[name] = true
+		c, err := watermark.ParseConversationID(name)
+		if err != nil {
+			faults[name] = err
+			continue
+		}
+		convs = append(convs, c)
+	}
+	seen, err := s.look(ctx, user, convs)
+	if err != nil {
+		return nil, err
+	}
+	res := &v1.GetWatermarksResponse{Watermarks: make([]*v1.Watermarks, len(names))}
+	for i, name := range names {
+		if err := faults[name]; err != nil {
+			res.Watermarks[i] = &v1.Watermarks{Conversation: name, Error: s.entryError(ctx, err)}
+			continue
+		}
+		res.Watermarks[i] = s.watermarksOf(ctx, seen[watermark.ConversationID(name)], watermark.ConversationID(name))
+	}
+	return res, nil
+}
+
+func (s *Service) allWatermarks(ctx context.Context, user watermark.UserID, req *v1.GetWatermarksRequest) (*v1.GetWatermarksResponse, error) {
+	at := pageToken{time: math.MaxInt64, floor: math.MinInt64}
+	if req.GetPageToken() != "" {
+		var err error
+		if at, err = decodeToken(req.GetPageToken(), user); err != nil {
+			return nil, invalid("page_token: it was not made by this service for this user")
+		}
+	}
+	size := req.GetPageSize()
+	if size <= 0 {
+		size = defaultListPage
+	}
+	list, err := s.cfg.Truth.ConversationsOf(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	page, rest := at.page(list, int(min(size, maxListPage)))
+	return s.listPage(ctx, user, at, page, rest, latest(list))
+}
+
+// page gives the next size conversations of the walk, and how many follow.
+func (t pageToken) page(list []Listed, size int) (page []Listed, rest int) {
+	var ahead []Listed
+	for _, l := range list {
+		if l.LastTime > t.floor && t.before(l) {
+			ahead = append(ahead, l)
+		}
+	}
+	slices.SortFunc(ahead, later)
+	n := min(size, len(ahead))
+	return ahead[:n], len(ahead) - n
+}
+
+// before tells whether l comes after what the token's pages have served.
+func (t pageToken) before(l Listed) bool {
+	return t.conv == "" || later(Listed{t.conv, t.time}, l) < 0
+}
+
+// later sorts the latest first.
+func later(a, b Listed) int {
+	return cmp.Or(cmp.Compare(b.LastTime, a.LastTime), cmp.Compare(a.Conversation, b.Conversation))
+}
+
+func latest(list []Listed) int64 {
+	top := int64(math.MinInt64)
+	for _, l := range list {
+		top = max(top, l.LastTime)
+	}
+	return top
+}
+
+// listPage answers with page, or with as much of it as an answer carries.
+func (s *Service) listPage(ctx context.Context, user watermark.UserID, at pageToken, page []Listed, rest int, top int64) (*v1.GetWatermarksResponse, error) {
+	convs := make([]watermark.ConversationID, len(page))
+	for i, l := range page {
+		convs[i] = l.Conversation
+	}
+	seen, err := s.look(ctx, user, convs)
+	if err != nil {
+		return nil, err
+	}
+	res := new(v1.GetWatermarksResponse)
+	bytes, served := 0, 0
+	for _, l := range page {
+		v := seen[l.Conversation]
+		if r, _ := refusalOf(ctx, v.err); v.err != nil && r.reason == reasonUnknown {
+			served++ // a closed group in which the user only sent
+			continue
+		}
+		w := s.watermarksOf(ctx, v, l.Conversation)
+		// Redis may not know the time, and the truth not the newest one.
+		w.LastTimeMs = max(w.LastTimeMs, l.LastTime)
+		bytes += proto.Size(w)
+		if bytes > s.cfg.PageBytes && len(res.Watermarks) > 0 {
+			break
+		}
+		res.Watermarks = append(res.Watermarks, w)
+		served++
+	}
+	res.NextPageToken = at.after(page[:served], rest+len(page)-served, top).encodeIfMore(user)
+	return res, nil
+}
+
+// after gives the token of what follows a page; more is how many conversations
+// are still ahead in this walk, top the latest time in the list now.
+func (t pageToken) after(served []Listed, more int, top int64) *pageToken {
+	first := t.conv == ""
+	if first {
+		t.top = top
+	}
+	switch {
+	case more > 0:
+		last := served[len(served)-1]
+		t.time, t.conv = last.LastTime, last.Conversation
+		return &t
+	case !first && top > t.top:
+		return &pageToken{time: math.MaxInt64, floor: t.top}
+	default:
+		return nil
+	}
+}
+
+func (t *pageToken) encodeIfMore(user watermark.UserID) string {
+	if t == nil {
+		return ""
+	}
+	return t.encode(user)
+}
+
+// watermarksOf makes what a client is told of one conversation.
+func (s *Service) watermarksOf(ctx context.Context, v *sight, conv watermark.ConversationID) *v1.Watermarks {
+	out := &v1.Watermarks{Conversation: string(conv)}
+	if v.err != nil {
+		out.Error = s.entryError(ctx, v.err)
+		return out
+	}
+	first, last := v.edges()
+	out.MinSeq, out.MaxSeq = int64(first), int64(last)
+	out.ReadSeq = int64(v.Member.Read)
+	out.Unread = watermark.Unread(v.visible, v.Member.Read, v.Member.Own)
+	out.PeerReceiptSeq = int64(v.PeerReceipt)
+	out.RepairNumber, out.RepairFrom = v.Repair.Number, int64(v.Repair.From)
+	out.LastTimeMs = v.LastTime
+	out.Visible = convert.RangesToAPI(v.visible)
+	out.Membership = v.Member.LastMembership
+	out.Member = v.Member.Open()
+	return out
+}

@@ -24,6 +24,8 @@ const (
 	// batchOverhead is what Kafka adds to a record when it compares a batch
 	// with max.message.bytes, generously.
 	batchOverhead = 1024
+	// deadLetterExtra is how much larger a dead letter is than its record.
+	deadLetterExtra = 8 << 10
 )
 
 // Config says how to reach a Kafka cluster. It is shared by everything in this
@@ -159,6 +161,8 @@ func (c Config) version() (sarama.KafkaVersion, error) {
 	return v, nil
 }
 
+func (c Config) clientID() string { return cmp.Or(c.ClientID, "tidemark") }
+
 func (c Config) maxRecordBytes() int { return cmp.Or(c.MaxRecordBytes, DefaultMaxRecordBytes) }
 
 func (c Config) logger() *slog.Logger {
@@ -187,7 +191,7 @@ func (c Config) driverConfig() (*sarama.Config, error) {
 	}
 	s := sarama.NewConfig()
 	s.Version = v
-	s.ClientID = cmp.Or(c.ClientID, "tidemark")
+	s.ClientID = c.clientID()
 	s.Net.DialTimeout = 10 * time.Second
 	s.Metadata.Full = false
 	s.Metadata.AllowAutoTopicCreation = false
@@ -224,7 +228,7 @@ const unlimited = math.MaxInt32
 //	Producer.Retry.Max          1000       each costs memory per partition, so not unlimited; Append goes on anyway
 //	Producer.Retry.BackoffFunc  20 ms-1 s  a leader election takes about 100 ms, a restart 10 s
 //	Flush.*                     0          batch when busy, send at once when idle: 0.4 ms against 4.4 at 5 ms
-//	MaxMessageBytes             as given   sarama cuts batches by it too, so a batch never outgrows the topic
+//	MaxMessageBytes             as given   sarama cuts batches by it too; with room for a dead letter's headers
 //	Partitioner                 ours       the Java client's murmur2, or the partition that the record names
 //	Return.Successes, .Errors   true       Append waits for each
 //	Transaction.Retry.Max       0          the first producer id: Append's own back-off repeats it
@@ -241,7 +245,7 @@ func (c Config) producerConfig(p *patience) (*sarama.Config, error) {
 	s.Metadata.Timeout = foreverish
 	s.Producer.Idempotent = true
 	s.Producer.RequiredAcks = sarama.WaitForAll
-	s.Producer.MaxMessageBytes = c.maxRecordBytes()
+	s.Producer.MaxMessageBytes = c.maxRecordBytes() + deadLetterExtra
 	s.Producer.Partitioner = newPartitioner
 	s.Producer.Return.Successes = true
 	s.Producer.Return.Errors = true

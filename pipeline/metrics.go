@@ -1,0 +1,86 @@
+package pipeline
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// register registers c, or gives the one that stands there already: a process
+// has several groups and producers, which share a registerer and differ by a
+// label. It panics, as promauto does, when another metric has the name.
+func register[C prometheus.Collector](reg prometheus.Registerer, c C) C {
+	if reg == nil {
+		return c
+	}
+	err := reg.Register(c)
+	if err == nil {
+		return c
+	}
+	if have, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		if c, ok := have.ExistingCollector.(C); ok {
+			return c
+		}
+	}
+	panic(err)
+}
+
+func counters(reg prometheus.Registerer, name, help string, labels ...string) *prometheus.CounterVec {
+	return register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels))
+}
+
+func gauges(reg prometheus.Registerer, name, help string, labels ...string) *prometheus.GaugeVec {
+	return register(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels))
+}
+
+func histograms(reg prometheus.Registerer, name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels))
+}
+
+type producerMetrics struct {
+	records  *prometheus.CounterVec
+	bytes    *prometheus.CounterVec
+	retries  *prometheus.CounterVec
+	inFlight *prometheus.GaugeVec
+	waits    *prometheus.CounterVec
+}
+
+func newProducerMetrics(reg prometheus.Registerer) *producerMetrics {
+	return &producerMetrics{
+		records:  counters(reg, "tidemark_pipeline_appended_records_total", "Records that Kafka acknowledged.", "topic"),
+		bytes:    counters(reg, "tidemark_pipeline_appended_bytes_total", "Bytes of key, value and headers that Kafka acknowledged.", "topic"),
+		retries:  counters(reg, "tidemark_pipeline_append_retries_total", "Records that failed to be appended and are sent again, by reason.", "topic", "reason"),
+		inFlight: gauges(reg, "tidemark_pipeline_append_in_flight_records", "Records sent and not yet answered.", "client"),
+		waits:    counters(reg, "tidemark_pipeline_append_metadata_waits_total", "Times that a producer waited because no broker told it a leader.", "client"),
+	}
+}
+
+type groupMetrics struct {
+	records     prometheus.Counter
+	batches     prometheus.Counter
+	batchSize   prometheus.Observer
+	handle      prometheus.Observer
+	flush       prometheus.Observer
+	retries     *prometheus.CounterVec
+	deadLetters *prometheus.CounterVec
+	stuck       prometheus.Gauge
+	partitions  prometheus.Gauge
+	errs        *prometheus.CounterVec
+}
+
+func newGroupMetrics(reg prometheus.Registerer, stage string) *groupMetrics {
+	l := prometheus.Labels{"stage": stage}
+	seconds := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+	return &groupMetrics{
+		records:     counters(reg, "tidemark_pipeline_handled_records_total", "Records that a stage has handled.", "stage").With(l),
+		batches:     counters(reg, "tidemark_pipeline_handled_batches_total", "Batches that a stage has handled.", "stage").With(l),
+		batchSize:   histograms(reg, "tidemark_pipeline_batch_records", "Records per handled batch.", []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}, "stage").With(l),
+		handle:      histograms(reg, "tidemark_pipeline_handle_seconds", "Time of one attempt to handle a batch, good or bad.", seconds, "stage").With(l),
+		flush:       histograms(reg, "tidemark_pipeline_flush_seconds", "Time of one attempt to flush a stage, good or bad.", seconds, "stage").With(l),
+		retries:     counters(reg, "tidemark_pipeline_retries_total", "Failed attempts of a stage that are repeated in place, by reason.", "stage", "reason").MustCurryWith(l),
+		deadLetters: counters(reg, "tidemark_pipeline_dead_letters_total", "Records set aside by the runner, by reason.", "stage", "reason").MustCurryWith(l),
+		stuck:       gauges(reg, "tidemark_pipeline_stuck_partitions", "Claimed partitions whose last attempt failed.", "stage").With(l),
+		partitions:  gauges(reg, "tidemark_pipeline_claimed_partitions", "Partitions claimed by this process.", "stage").With(l),
+		errs:        counters(reg, "tidemark_pipeline_consumer_errors_total", "Errors of the group's connection, by reason.", "stage", "reason").MustCurryWith(l),
+	}
+}

@@ -1,0 +1,224 @@
+// Package client is a Tidemark client in Go: it keeps a user's conversations
+// complete on one device.
+//
+// It keeps three numbers for each conversation: the highest seq up to which
+// everything visible has been delivered, the read watermark, and the repair
+// number. From these it promises:
+//   - Every visible message is handed to OnMessage once and in seq order for
+//     each conversation, whatever order pushes arrive in, however often, and
+//     however long the device was away. Gaps are filled by pulling.
+//   - After a reconnect it pulls only where a watermark is ahead of its own.
+//   - When a conversation was repaired on the server, the messages from the
+//     repaired point on are handed over again, with Update.Again set.
+//
+// A number is saved after the message that it covers was handed over, so a
+// process that dies in between hands that message over once more after its
+// restart: OnMessage should be idempotent by conversation and seq.
+//
+// Run owns everything; callbacks come from its one goroutine. The methods that
+// call the server are safe for concurrent use. A failing server is tried again
+// with a growing pause, for as long as Run lives; only a failing callback or
+// store ends it.
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// Service is the part of the sync query service that a client needs. The
+// generated Connect client is one.
+type Service interface {
+	Pull(context.Context, *tidemarkv1.PullRequest) (*tidemarkv1.PullResponse, error)
+	GetWatermarks(context.Context, *tidemarkv1.GetWatermarksRequest) (*tidemarkv1.GetWatermarksResponse, error)
+	SetReadSeq(context.Context, *tidemarkv1.SetReadSeqRequest) (*tidemarkv1.ReadResponse, error)
+}
+
+// Live is a stream of push events. Stream blocks until ctx ends; it calls
+// connected after every time that the stream was (re)opened, before the first
+// event that follows, and reconnects by itself. WebSocket makes one.
+type Live interface {
+	Stream(ctx context.Context, connected func(), event func(*tidemarkv1.PushEvent)) error
+}
+
+// Numbers is what a client keeps of one conversation.
+type Numbers struct {
+	// Seq: every visible message up to it has been delivered.
+	Seq int64
+	// Read is the highest read watermark that is known.
+	Read int64
+	// Repair is the repair number up to which the device is right.
+	Repair int64
+}
+
+// Store keeps the numbers over restarts. Calls come one at a time.
+type Store interface {
+	Load(ctx context.Context) (map[string]Numbers, error)
+	Save(ctx context.Context, conversation string, n Numbers) error
+}
+
+// Update is a message that the device has not had.
+type Update struct {
+	Message *tidemarkv1.Message
+	// Again: the server repaired the conversation, and this may replace what
+	// was delivered at the same seq before.
+	Again bool
+}
+
+// Config says whose device it is and where what arrives goes.
+type Config struct {
+	// User is required.
+	User watermark.UserID
+	// Device names this device; its own messages are not pushed back to it.
+	// Empty: they are.
+	Device string
+	// Service is required.
+	Service Service
+	// Live brings pushes. nil: the client pulls once and Run ends.
+	Live Live
+	// Store keeps the numbers. nil: in memory.
+	Store Store
+	// OnMessage is required. An error ends Run with it.
+	OnMessage func(context.Context, Update) error
+	// OnEvent, if set, sees every other event: reads, revokes, windows.
+	OnEvent func(context.Context, *tidemarkv1.PushEvent) error
+	// Newest bounds how many messages of a conversation that the device never
+	// had are delivered: the newest ones. 0: all that can be seen.
+	Newest int64
+	// PageSize is the number of messages of one pull. 0: 100.
+	PageSize int64
+	// Logger is required.
+	Logger *slog.Logger
+}
+
+// Client is a device of a user.
+type Client struct {
+	cfg    Config
+	events chan *tidemarkv1.PushEvent
+	resync chan struct{} // holds one token: watermarks must be compared
+
+	mu      sync.Mutex
+	numbers map[string]Numbers // guarded by mu; written by Run's goroutine only
+}
+
+// New checks cfg.
+func New(cfg Config) (*Client, error) {
+	var errs []error
+	if _, err := watermark.ParseUserID(string(cfg.User)); err != nil {
+		errs = append(errs, fmt.Errorf("client: User: %w", err))
+	}
+	if cfg.Service == nil {
+		errs = append(errs, errors.New("client: Service is missing"))
+	}
+	if cfg.OnMessage == nil {
+		errs = append(errs, errors.New("client: OnMessage is missing"))
+	}
+	if cfg.Logger == nil {
+		errs = append(errs, errors.New("client: Logger is missing"))
+	}
+	if cfg.Newest < 0 || cfg.PageSize < 0 {
+		errs = append(errs, fmt.Errorf("client: Newest is %d and PageSize %d, neither may be negative", cfg.Newest, cfg.PageSize))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if cfg.PageSize == 0 {
+		cfg.PageSize = watermark.DefaultPage
+	}
+	if cfg.Store == nil {
+		cfg.Store = memory{}
+	}
+	return &Client{
+		cfg: cfg,
+		// A burst that does not fit costs a pull, nothing else.
+		events: make(chan *tidemarkv1.PushEvent, 256),
+		resync: make(chan struct{}, 1),
+	}, nil
+}
+
+// Run brings the device up to date and, with a Live, keeps it so until ctx
+// ends. It returns nil then, and an error when a callback or the store fails.
+func (c *Client) Run(ctx context.Context) error {
+	numbers, err := c.cfg.Store.Load(ctx)
+	if err != nil {
+		return fmt.Errorf("client: load numbers: %w", err)
+	}
+	c.mu.Lock()
+	c.numbers = make(map[string]Numbers, len(numbers))
+	for k, v := range numbers {
+		c.numbers[k] = v
+	}
+	c.mu.Unlock()
+	if c.cfg.Live == nil {
+		return c.settled(ctx, c.syncAll(ctx))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var live sync.WaitGroup
+	live.Go(func() {
+		if err := c.cfg.Live.Stream(ctx, c.requestSync, c.offer); err != nil && ctx.Err() == nil {
+			c.cfg.Logger.Error("live stream ended", "error", err)
+		}
+	})
+	err = c.settled(ctx, c.loop(ctx))
+	cancel()
+	live.Wait()
+	return err
+}
+
+// Numbers gives what the device knows of a conversation now.
+func (c *Client) Numbers(conversation string) Numbers {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.numbers[conversation]
+}
+
+// MarkRead raises the user's read watermark in a conversation on the server,
+// and gives the watermark and unread count that stand.
+func (c *Client) MarkRead(ctx context.Context, conversation string, seq int64) (read, unread int64, err error) {
+	res, err := c.cfg.Service.SetReadSeq(ctx, &tidemarkv1.SetReadSeqRequest{
+		User: string(c.cfg.User), Conversation: conversation, ReadSeq: seq, Device: c.cfg.Device,
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("client: mark %s read: %w", conversation, err)
+	}
+	return res.GetReadSeq(), res.GetUnread(), nil
+}
+
+// settled turns the end of ctx into a clean end.
+func (c *Client) settled(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil
+	}
+	return err
+}
+
+// requestSync asks Run to compare all watermarks.
+func (c *Client) requestSync() {
+	select {
+	case c.resync <- struct{}{}:
+	default:
+	}
+}
+
+// offer hands an event to Run. One that does not fit is dropped and replaced
+// by a comparison of all watermarks, which finds whatever it would have said.
+func (c *Client) offer(e *tidemarkv1.PushEvent) {
+	select {
+	case c.events <- e:
+	default:
+		c.requestSync()
+	}
+}
+
+// memory is the store of a client that keeps nothing.
+type memory struct{}
+
+func (memory) Load(context.Context) (map[string]Numbers, error) { return nil, nil }
+
+func (memory) Save(context.Context, string, Numbers) error { return nil }

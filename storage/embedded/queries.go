@@ -1,0 +1,95 @@
+package embedded
+
+// query names a prepared statement.
+type query string
+
+// Lists are handed over as one JSON array, so that a statement is prepared once
+// for lists of any length. CROSS JOIN makes SQLite go through the list and look
+// each entry up, never the other way around.
+const (
+	qInsertMessage query = "insert message"
+	qStanding      query = "standing message"
+	qRevoke        query = "revoke"
+	qBounds        query = "bounds"
+	qMember        query = "member"
+	qPutMember     query = "put member"
+	qAddOwn        query = "add own"
+	qTrimOwn       query = "trim own"
+	qOwnBound      query = "own bound"
+	qPutConv       query = "put conversation"
+	qPutInput      query = "put input"
+	qDelete        query = "delete messages"
+	qHollow        query = "hollow messages"
+
+	qConvs       query = "conversations"
+	qInputs      query = "inputs"
+	qSizes       query = "sizes"
+	qAllMembers  query = "all members"
+	qNamed       query = "named members"
+	qRoster      query = "roster"
+	qMemberships query = "memberships"
+	qSent        query = "sent"
+	qMessages    query = "messages"
+)
+
+const memberColumns = "m.conversation, m.user, m.version, m.last_membership, m.read, m.receipt, m.changed_at, m.own_count, m.memberships, m.ops"
+
+// wholeMember also has the own messages, in the same statement: read apart from
+// the read watermark, a write in between could leave a member with neither.
+const wholeMember = memberColumns + `, CASE WHEN m.own_count > 0 THEN (SELECT json_group_array(o.seq ORDER BY o.seq)
+	FROM own o WHERE o.conversation = m.conversation AND o.user = m.user) END`
+
+var writes = map[query]string{
+	qInsertMessage: `INSERT INTO messages (conversation, seq, sender, client_id, hash, kind, send_time, record_time, device,
+		revoked_by, revoked_at, body_type, mentions, attributes, body)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+	qStanding: `SELECT sender, client_id, hash FROM messages WHERE conversation = ? AND seq = ?`,
+	// The first revoke stands, so that a log that is read again changes nothing.
+	qRevoke: `UPDATE messages SET body_type = 0, body = NULL, mentions = NULL, attributes = NULL, revoked_by = ?, revoked_at = ?
+		WHERE conversation = ? AND seq = ? AND revoked_at IS NULL`,
+	qBounds: `SELECT min, max FROM conversations WHERE id = ?`,
+	qMember: `SELECT ` + memberColumns + `, NULL FROM members m WHERE m.conversation = ? AND m.user = ?`,
+	qPutMember: `INSERT INTO members (conversation, user, version, last_membership, read, receipt, changed_at, own_count, memberships, ops)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET version = excluded.version,
+		last_membership = excluded.last_membership, read = excluded.read, receipt = excluded.receipt,
+		changed_at = excluded.changed_at, own_count = excluded.own_count, memberships = excluded.memberships, ops = excluded.ops`,
+	qAddOwn:   `INSERT INTO own (conversation, user, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`,
+	qTrimOwn:  `DELETE FROM own WHERE conversation = ? AND user = ? AND seq <= ?`,
+	qOwnBound: `SELECT seq FROM own WHERE conversation = ? AND user = ? ORDER BY seq DESC LIMIT 1 OFFSET ?`,
+	qPutConv: `INSERT INTO conversations AS c (id, min, max, policy, repair_number, repair_from, last_time)
+		VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+		policy = CASE WHEN excluded.max > c.max THEN excluded.policy ELSE c.policy END,
+		min = max(c.min, excluded.min), max = max(c.max, excluded.max), last_time = max(c.last_time, excluded.last_time),
+		repair_number = max(c.repair_number, excluded.repair_number),
+		repair_from = CASE WHEN c.repair_from = 0 OR (excluded.repair_from <> 0 AND excluded.repair_from < c.repair_from)
+			THEN excluded.repair_from ELSE c.repair_from END`,
+	qPutInput: `INSERT INTO inputs AS i (conversation, topic, partition, offset) VALUES (?, ?, ?, ?)
+		ON CONFLICT DO UPDATE SET offset = max(i.offset, excluded.offset)`,
+	qDelete: `DELETE FROM messages WHERE conversation = ?1 AND seq IN (SELECT seq FROM messages
+		WHERE conversation = ?1 AND seq < ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4)`,
+	qHollow: `UPDATE messages SET gone = 1, body_type = 0, body = NULL, mentions = NULL, attributes = NULL
+		WHERE conversation = ?1 AND seq IN (SELECT seq FROM messages
+		WHERE conversation = ?1 AND seq < ?2 AND seq > ?3 AND gone = 0 ORDER BY seq LIMIT ?4)`,
+}
+
+var reads = map[query]string{
+	qConvs: `SELECT c.id, c.min, c.max, c.policy, c.repair_number, c.repair_from, c.last_time
+		FROM json_each(?) j CROSS JOIN conversations c ON c.id = j.value`,
+	qInputs: `SELECT i.conversation, i.topic, i.partition, i.offset
+		FROM json_each(?) j CROSS JOIN inputs i ON i.conversation = j.value`,
+	// Counting stops one above the bound, so a large group costs no more than a
+	// small one.
+	qSizes: `SELECT j.value, (SELECT count(*) FROM (SELECT 1 FROM members m WHERE m.conversation = j.value LIMIT ?2))
+		FROM json_each(?1) j`,
+	qAllMembers: `SELECT ` + wholeMember + ` FROM json_each(?) j CROSS JOIN members m ON m.conversation = j.value`,
+	qNamed: `SELECT ` + wholeMember + ` FROM json_each(?) j
+		CROSS JOIN members m ON m.conversation = j.value ->> 0 AND m.user = j.value ->> 1`,
+	qRoster: `SELECT ` + wholeMember + ` FROM members m WHERE m.conversation = ? AND m.user > ? ORDER BY m.user LIMIT ?`,
+	qMemberships: `SELECT ` + wholeMember + ` FROM members m INDEXED BY members_by_user
+		WHERE m.user = ? AND m.conversation > ? ORDER BY m.conversation LIMIT ?`,
+	qSent: `SELECT m.conversation, m.seq, m.sender, m.client_id, m.hash FROM json_each(?) j
+		CROSS JOIN messages m ON m.conversation = j.value ->> 0 AND m.seq > j.value ->> 1`,
+	qMessages: `SELECT seq, sender, client_id, hash, kind, send_time, record_time, device, revoked_by, revoked_at,
+		body_type, mentions, attributes, body FROM messages
+		WHERE conversation = ? AND seq BETWEEN ? AND ? AND gone = 0 ORDER BY seq LIMIT ?`,
+}

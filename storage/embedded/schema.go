@@ -1,0 +1,124 @@
+package embedded
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+)
+
+// applicationID marks the file as Tidemark's ("TDMK"), so that another
+// program's database is never taken for an empty history.
+const applicationID = 0x54444d4b
+
+// migrations lead from each schema version to the next one; the file's
+// user_version counts how many it has had. What has been released is never
+// edited: a change is a new entry.
+var migrations = []string{
+	// Everything is clustered on what it is read by. The body stands last: it may
+	// spill to overflow pages, and what is read without it does not touch them.
+	`
+CREATE TABLE conversations (
+	id            TEXT    NOT NULL PRIMARY KEY,
+	min           INTEGER NOT NULL,
+	max           INTEGER NOT NULL,
+	policy        INTEGER NOT NULL,
+	repair_number INTEGER NOT NULL,
+	repair_from   INTEGER NOT NULL,
+	last_time     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE inputs (
+	conversation TEXT    NOT NULL,
+	topic        TEXT    NOT NULL,
+	partition    INTEGER NOT NULL,
+	offset       INTEGER NOT NULL,
+	PRIMARY KEY (conversation, topic, partition)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE members (
+	conversation    TEXT    NOT NULL,
+	user            TEXT    NOT NULL,
+	version         INTEGER NOT NULL,
+	last_membership INTEGER NOT NULL,
+	read            INTEGER NOT NULL,
+	receipt         INTEGER NOT NULL,
+	changed_at      INTEGER NOT NULL,
+	own_count       INTEGER NOT NULL,
+	memberships     TEXT    NOT NULL,
+	ops             TEXT    NOT NULL,
+	PRIMARY KEY (conversation, user)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX members_by_user ON members (user, conversation);
+
+CREATE TABLE own (
+	conversation TEXT    NOT NULL,
+	user         TEXT    NOT NULL,
+	seq          INTEGER NOT NULL,
+	PRIMARY KEY (conversation, user, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE messages (
+	conversation TEXT    NOT NULL,
+	seq          INTEGER NOT NULL,
+	sender       TEXT    NOT NULL,
+	client_id    TEXT    NOT NULL,
+	hash         BLOB    NOT NULL,
+	gone         INTEGER NOT NULL DEFAULT 0,
+	kind         TEXT    NOT NULL,
+	send_time    INTEGER NOT NULL,
+	record_time  INTEGER NOT NULL,
+	device       TEXT    NOT NULL,
+	revoked_by   TEXT,
+	revoked_at   INTEGER,
+	body_type    INTEGER NOT NULL,
+	mentions     TEXT,
+	attributes   TEXT,
+	body         BLOB,
+	PRIMARY KEY (conversation, seq)
+) STRICT, WITHOUT ROWID;
+`,
+}
+
+// migrate brings the schema to the latest version, each step in a transaction
+// of its own that holds the write lock from its first read on, so that of two
+// processes that open a new file one waits for the other.
+func migrate(db *sql.DB, log *slog.Logger) error {
+	for {
+		done, err := migrateOnce(db, log)
+		if done || err != nil {
+			return err
+		}
+	}
+}
+
+func migrateOnce(db *sql.DB, log *slog.Logger) (done bool, err error) {
+	tx, err := db.Begin()
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		if e := tx.Rollback(); !errors.Is(e, sql.ErrTxDone) {
+			err = errors.Join(err, e)
+		}
+	}()
+	var app, version, tables int
+	if err := tx.QueryRow("SELECT a.application_id, v.user_version, (SELECT count(*) FROM sqlite_schema)"+
+		" FROM pragma_application_id a, pragma_user_version v").Scan(&app, &version, &tables); err != nil {
+		return false, fmt.Errorf("read schema version: %w", err)
+	}
+	switch {
+	case app != applicationID && (app != 0 || version != 0 || tables != 0):
+		return false, errForeign
+	case version > len(migrations):
+		return false, fmt.Errorf("%w: schema %d, this one knows %d", errNewer, version, len(migrations))
+	case version == len(migrations):
+		return true, nil
+	}
+	text := fmt.Sprintf("%s; PRAGMA application_id = %d; PRAGMA user_version = %d;", migrations[version], applicationID, version+1)
+	if _, err := tx.Exec(text); err != nil {
+		return false, fmt.Errorf("migrate schema to version %d: %w", version+1, err)
+	}
+	log.Info("history schema migrated", "version", version+1)
+	return false, tx.Commit()
+}

@@ -1,0 +1,130 @@
+package embedded
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	_ "modernc.org/sqlite" // registers the driver "sqlite"
+)
+
+// readers is how many connections read a file store at once.
+const readers = 4
+
+// Config says where a Store keeps its data.
+type Config struct {
+	// Path is the file, which is made when it does not exist; its directory must
+	// exist. Empty: in memory, gone with Close.
+	Path string
+	// Logger; nil: none.
+	Logger *slog.Logger
+	// Registerer takes the metrics; nil: they are counted and not shown.
+	Registerer prometheus.Registerer
+}
+
+// Store is a history store on SQLite.
+type Store struct {
+	writer  *sql.DB // one connection
+	reader  *sql.DB // the writer itself when in memory
+	stmts   map[query]*sql.Stmt
+	metrics *metrics
+	log     *slog.Logger
+}
+
+// New opens a store, makes or migrates its schema, and prepares its statements.
+func New(cfg Config) (*Store, error) {
+	s := &Store{metrics: newMetrics(cfg.Registerer), log: cfg.Logger, stmts: make(map[query]*sql.Stmt)}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if err := s.open(cfg.Path); err != nil {
+		return nil, errors.Join(sorted(fmt.Errorf("open history %q: %w", cfg.Path, err)), s.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) open(path string) (err error) {
+	if s.writer, err = sql.Open("sqlite", dsn(path, true)); err != nil {
+		return err
+	}
+	s.writer.SetMaxOpenConns(1)
+	s.reader = s.writer
+	if err := migrate(s.writer, s.log); err != nil {
+		return err
+	}
+	if path != "" {
+		if s.reader, err = sql.Open("sqlite", dsn(path, false)); err != nil {
+			return err
+		}
+		s.reader.SetMaxOpenConns(readers)
+		s.reader.SetMaxIdleConns(readers)
+	}
+	for q, text := range writes {
+		if s.stmts[q], err = s.writer.Prepare(text); err != nil {
+			return fmt.Errorf("prepare %s: %w", q, err)
+		}
+	}
+	for q, text := range reads {
+		if s.stmts[q], err = s.reader.Prepare(text); err != nil {
+			return fmt.Errorf("prepare %s: %w", q, err)
+		}
+	}
+	return nil
+}
+
+// dsn gives the driver's name of the store.
+//
+// synchronous is FULL: in WAL mode NORMAL does not sync at a commit, so a loss
+// of power could take back a Write whose Kafka offsets are committed elsewhere,
+// and those messages would never come again.
+func dsn(path string, write bool) string {
+	q := url.Values{}
+	q.Add("_pragma", "busy_timeout(5000)")
+	q.Add("_pragma", "foreign_keys(0)")
+	q.Add("_pragma", "cache_size(-16384)")
+	q.Add("_txlock", "immediate")
+	q.Add("_dqs", "0")
+	if path == "" {
+		return ":memory:?" + q.Encode()
+	}
+	q.Add("_pragma", "journal_mode(WAL)")
+	q.Add("_pragma", "synchronous(FULL)")
+	q.Add("_pragma", "journal_size_limit(67108864)")
+	if !write {
+		q.Add("_pragma", "query_only(1)")
+	}
+	u := url.URL{Scheme: "file", Opaque: (&url.URL{Path: filepath.ToSlash(path)}).EscapedPath(), RawQuery: q.Encode()}
+	return u.String()
+}
+
+// Close closes the store. Calls in flight fail.
+func (s *Store) Close() error {
+	var errs []error
+	for _, st := range s.stmts {
+		if st != nil {
+			errs = append(errs, st.Close())
+		}
+	}
+	if s.reader != nil && s.reader != s.writer {
+		errs = append(errs, s.reader.Close())
+	}
+	if s.writer != nil {
+		errs = append(errs, s.writer.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Check tells whether the store can be read and written; it is for readiness.
+func (s *Store) Check(ctx context.Context) error {
+	var n int
+	err := s.reader.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM conversations LIMIT 1)").Scan(&n)
+	if err != nil {
+		return sorted(fmt.Errorf("check history: %w", err))
+	}
+	return nil
+}

@@ -1,0 +1,302 @@
+package embedded
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// Write applies a Change in one transaction: rows, revokes, members,
+// conversations, in this order. Written tells what it met; without an error
+// everything is durable.
+func (s *Store) Write(ctx context.Context, c watermark.Change) (w watermark.Written, err error) {
+	defer s.metrics.done("write", time.Now(), &err)
+	if len(c.Rows)+len(c.Revokes)+len(c.Members)+len(c.Conversations) == 0 {
+		return watermark.Written{}, nil
+	}
+	err = s.inTx(ctx, func(t *txn) (err error) {
+		if w.Rows, err = t.rows(c.Rows); err != nil {
+			return err
+		}
+		for _, r := range c.Revokes {
+			if _, err := t.exec(qRevoke, r.Revoked.By, r.Revoked.Time, r.Conversation, r.Revoked.Seq); err != nil {
+				return fmt.Errorf("revoke %s/%d: %w", r.Conversation, r.Revoked.Seq, err)
+			}
+		}
+		if w.MemberConflicts, err = t.members(c.Members); err != nil {
+			return err
+		}
+		for i := range c.Conversations {
+			if err := t.conversation(&c.Conversations[i]); err != nil {
+				return fmt.Errorf("merge conversation %s: %w", c.Conversations[i].ID, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return watermark.Written{}, fmt.Errorf("write history: %w", err)
+	}
+	s.metrics.written(w)
+	return w, nil
+}
+
+// DeleteBelow takes the content of at most limit rows that are below both seq
+// and the conversation's minimum, and gives how many it met; 0 means that none
+// is left. A limit above watermark.MaxPage counts as watermark.MaxPage.
+//
+// Rows within the last DedupeHorizon lose their content but keep their key and
+// hash, unseen by Messages, until the conversation has moved on: a producer's
+// resend must be recognised that long.
+func (s *Store) DeleteBelow(ctx context.Context, conv watermark.ConversationID, seq watermark.Seq, limit int) (deleted int, err error) {
+	defer s.metrics.done("delete", time.Now(), &err)
+	limit = min(limit, watermark.MaxPage)
+	if limit <= 0 {
+		return 0, nil
+	}
+	err = s.inTx(ctx, func(t *txn) error {
+		low, high, err := t.bounds(conv)
+		if err != nil {
+			return err
+		}
+		below, horizon := min(seq, low), high-watermark.DedupeHorizon
+		removed, err := t.exec(qDelete, conv, below, horizon, limit)
+		if err != nil {
+			return err
+		}
+		hollowed, err := t.exec(qHollow, conv, below, horizon, int64(limit)-removed)
+		deleted = int(removed + hollowed)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("delete below %s/%d: %w", conv, seq, err)
+	}
+	s.metrics.deleted.Add(float64(deleted))
+	return deleted, nil
+}
+
+// txn is one write transaction.
+type txn struct {
+	ctx   context.Context // lives as long as one call
+	tx    *sql.Tx
+	stmts map[query]*sql.Stmt // of the store
+	used  map[query]*sql.Stmt // bound to tx
+}
+
+func (s *Store) inTx(ctx context.Context, f func(*txn) error) (err error) {
+	tx, err := s.writer.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// After a commit, or a rollback because the context ended, there is
+		// nothing left to roll back.
+		if e := tx.Rollback(); !errors.Is(e, sql.ErrTxDone) {
+			err = errors.Join(err, e)
+		}
+	}()
+	if err := f(&txn{ctx: ctx, tx: tx, stmts: s.stmts, used: make(map[query]*sql.Stmt)}); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func (t *txn) stmt(q query) *sql.Stmt {
+	st := t.used[q]
+	if st == nil {
+		st = t.tx.StmtContext(t.ctx, t.stmts[q])
+		t.used[q] = st
+	}
+	return st
+}
+
+// exec gives the number of rows that were changed.
+func (t *txn) exec(q query, args ...any) (int64, error) {
+	res, err := t.stmt(q).ExecContext(t.ctx, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+func (t *txn) bounds(conv watermark.ConversationID) (low, high watermark.Seq, err error) {
+	err = t.stmt(qBounds).QueryRowContext(t.ctx, conv).Scan(&low, &high)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, 0, nil
+	}
+	return low, high, err
+}
+
+func (t *txn) rows(rows []watermark.Row) ([]watermark.Fate, error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	lows := make(map[watermark.ConversationID]watermark.Seq)
+	out := make([]watermark.Fate, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		low, ok := lows[r.Conversation]
+		if !ok {
+			var err error
+			if low, _, err = t.bounds(r.Conversation); err != nil {
+				return nil, fmt.Errorf("read bounds of %s: %w", r.Conversation, err)
+			}
+			lows[r.Conversation] = low
+		}
+		fate, err := t.row(r, low)
+		if err != nil {
+			return nil, fmt.Errorf("insert %s/%d: %w", r.Conversation, r.Message.Seq, err)
+		}
+		out[i] = fate
+	}
+	return out, nil
+}
+
+func (t *txn) row(r *watermark.Row, low watermark.Seq) (watermark.Fate, error) {
+	if r.Message.Seq >= low {
+		args, err := messageArgs(r)
+		if err != nil {
+			return 0, err
+		}
+		n, err := t.exec(qInsertMessage, args...)
+		if err != nil || n == 1 {
+			return watermark.Inserted, err
+		}
+	}
+	standing := watermark.Message{}
+	var hash []byte
+	err := t.stmt(qStanding).QueryRowContext(t.ctx, r.Conversation, r.Message.Seq).Scan(&standing.Sender, &standing.ClientID, &hash)
+	copy(standing.Hash[:], hash)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return watermark.Retired, nil
+	case err != nil:
+		return 0, err
+	case standing.SameAs(&r.Message):
+		return watermark.Replay, nil
+	}
+	return watermark.Conflict, nil
+}
+
+// memberKey names a member row.
+type memberKey struct {
+	conv watermark.ConversationID
+	user watermark.UserID
+}
+
+// memberState is a member as a transaction sees it. Own stays in its table:
+// only its length is carried.
+type memberState struct {
+	member watermark.Member
+	own    int64
+}
+
+// members merges rows one after the other, each as Member.Merge does, and
+// writes every member once.
+func (t *txn) members(rows []watermark.MemberRow) (conflicts []int, err error) {
+	states := make(map[memberKey]*memberState)
+	var order []memberKey
+	for i := range rows {
+		k := memberKey{rows[i].Conversation, rows[i].Member.User}
+		st, ok := states[k]
+		if !ok {
+			if st, err = t.member(k); err != nil {
+				return nil, fmt.Errorf("read member %s of %s: %w", k.user, k.conv, err)
+			}
+			states[k] = st
+			order = append(order, k)
+		}
+		if clash(&st.member, &rows[i].Member) {
+			conflicts = append(conflicts, i)
+		}
+		if err := t.mergeMember(k, st, rows[i].Member); err != nil {
+			return nil, fmt.Errorf("merge member %s of %s: %w", k.user, k.conv, err)
+		}
+	}
+	for _, k := range order {
+		args, err := memberArgs(k, states[k])
+		if err != nil {
+			return nil, err
+		}
+		if _, err := t.exec(qPutMember, args...); err != nil {
+			return nil, fmt.Errorf("write member %s of %s: %w", k.user, k.conv, err)
+		}
+	}
+	return conflicts, nil
+}
+
+func (t *txn) member(k memberKey) (*memberState, error) {
+	rows, err := t.stmt(qMember).QueryContext(t.ctx, k.conv, k.user)
+	if err != nil {
+		return nil, err
+	}
+	found, err := scanMembers(rows)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return &memberState{member: watermark.Member{User: k.user}}, nil
+	}
+	return &memberState{member: found[0].Member, own: found[0].own}, nil
+}
+
+// clash tells whether two states of one version differ in what the version
+// counts.
+func clash(a, b *watermark.Member) bool {
+	return a.Version == b.Version && a.Version > 0 &&
+		(a.LastMembership != b.LastMembership || !slices.Equal(a.Memberships, b.Memberships) || !slices.Equal(a.Ops, b.Ops))
+}
+
+// mergeMember merges m into st, and m's own messages into their table. The list
+// is kept at MaxOwn as its owner keeps it: the lowest ones go, and the read
+// watermark rises to the last that went.
+func (t *txn) mergeMember(k memberKey, st *memberState, m watermark.Member) error {
+	own, before := m.Own, st.member.Read
+	m.Own = nil
+	st.member.Merge(m)
+	for _, seq := range own {
+		if seq <= st.member.Read {
+			continue
+		}
+		n, err := t.exec(qAddOwn, k.conv, k.user, seq)
+		if err != nil {
+			return err
+		}
+		st.own += n
+	}
+	if st.own > watermark.MaxOwn {
+		var dropped watermark.Seq
+		if err := t.stmt(qOwnBound).QueryRowContext(t.ctx, k.conv, k.user, watermark.MaxOwn).Scan(&dropped); err != nil {
+			return err
+		}
+		st.member.RaiseRead(dropped)
+	}
+	if st.own > 0 && st.member.Read > before {
+		n, err := t.exec(qTrimOwn, k.conv, k.user, st.member.Read)
+		if err != nil {
+			return err
+		}
+		st.own -= n
+	}
+	return nil
+}
+
+func (t *txn) conversation(c *watermark.Conversation) error {
+	// What is merged with nothing is not what it was: the policy counts only
+	// with a message.
+	n := watermark.Conversation{}
+	n.Merge(*c)
+	if _, err := t.exec(qPutConv, c.ID, n.Min, n.Max, int(n.Policy), n.Repair.Number, n.Repair.From, n.LastTime); err != nil {
+		return err
+	}
+	for p, offset := range c.Inputs {
+		if _, err := t.exec(qPutInput, c.ID, p.TopicID, p.Number, offset); err != nil {
+			return err
+		}
+	}
+	return nil
+}

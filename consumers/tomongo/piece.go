@@ -1,0 +1,196 @@
+package tomongo
+
+import (
+	"github.com/tidemark-im/tidemark/internal/fault"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// piece is a stretch of a batch that is written as one change.
+type piece struct {
+	change  watermark.Change
+	records []watermark.Record
+	poison  []poison
+	end     int64 // offset after its last record
+
+	states map[watermark.ConversationID]*watermark.State
+	order  []watermark.ConversationID
+	rows   map[place]int // index into change.Rows
+	// rowAt and memberAt are the log offsets of change.Rows and Members.
+	rowAt, memberAt []int64
+	// born are the conversations whose first message is in the piece.
+	born map[watermark.ConversationID]bool
+}
+
+type poison struct {
+	record wire.Record
+	err    error
+}
+
+type place struct {
+	conv watermark.ConversationID
+	seq  watermark.Seq
+}
+
+// gather takes records from the front of a batch, all of them unless two hold
+// different messages for one place. Which of the two stands is for history to
+// say, one after the other: a store may insert the rows of one change in any
+// order.
+func gather(records []wire.Record) (p *piece, taken int, err error) {
+	p = &piece{
+		states: make(map[watermark.ConversationID]*watermark.State),
+		rows:   make(map[place]int),
+		born:   make(map[watermark.ConversationID]bool),
+	}
+	for _, r := range records {
+		rec, err := wire.DecodeRecord(r)
+		switch {
+		case err != nil && fault.ClassOf(err) == fault.Poison:
+			p.poison = append(p.poison, poison{r, err})
+		case err != nil:
+			return nil, 0, err
+		case p.collides(rec):
+			return p.done(), taken, nil
+		default:
+			p.add(rec)
+		}
+		p.end = r.Offset + 1
+		taken++
+	}
+	return p.done(), taken, nil
+}
+
+func (p *piece) collides(rec watermark.Record) bool {
+	for m := range messages(rec) {
+		if i, ok := p.rows[place{rec.Conversation, m.Seq}]; ok && !p.change.Rows[i].Message.SameAs(m) {
+			return true
+		}
+	}
+	return false
+}
+
+// add folds rec. Windows are written as they stand, one row for each change,
+// so that history sees every version and can tell a conflict; everything else
+// goes through the one fold that Redis and the tail use too.
+func (p *piece) add(rec watermark.Record) {
+	for _, e := range rec.Events {
+		switch e := e.(type) {
+		case watermark.WindowChanged:
+			m := e.Member
+			m.ChangedAt = rec.Offset + 1
+			p.change.Members = append(p.change.Members, watermark.MemberRow{Conversation: rec.Conversation, Member: m})
+			p.memberAt = append(p.memberAt, rec.Offset)
+		case watermark.Revoked:
+			p.change.Revokes = append(p.change.Revokes, watermark.RevokedRow{Conversation: rec.Conversation, Revoked: e})
+		}
+	}
+	for m := range messages(rec) {
+		at := place{rec.Conversation, m.Seq}
+		if m.Seq == 1 {
+			p.born[rec.Conversation] = true
+		}
+		if _, ok := p.rows[at]; ok {
+			continue
+		}
+		p.rows[at] = len(p.change.Rows)
+		p.change.Rows = append(p.change.Rows, watermark.Row{Conversation: rec.Conversation, Message: *m})
+		p.rowAt = append(p.rowAt, rec.Offset)
+	}
+	st := p.states[rec.Conversation]
+	if st == nil {
+		st = watermark.NewState(rec.Conversation)
+		p.states[rec.Conversation] = st
+		p.order = append(p.order, rec.Conversation)
+	}
+	st.Apply(marksOnly(rec, nil))
+	p.records = append(p.records, rec)
+}
+
+// done adds what the conversations came to. One of which there are only read
+// marks has nothing to write.
+func (p *piece) done() *piece {
+	for _, id := range p.order {
+		c := p.states[id].Conversation
+		if c.Exists() || c.LastTime > 0 || c.Repair != (watermark.Repaired{}) {
+			p.change.Conversations = append(p.change.Conversations, c)
+		}
+	}
+	return p
+}
+
+func (p *piece) empty() bool {
+	c := &p.change
+	return len(c.Rows)+len(c.Revokes)+len(c.Members)+len(c.Conversations) == 0
+}
+
+// disown folds a conversation's marks anew without the messages that lost
+// their place: their senders have not sent, and so not read, what stands there.
+func (p *piece) disown(id watermark.ConversationID, lost map[place]bool) {
+	st := watermark.NewState(id)
+	for _, rec := range p.records {
+		if rec.Conversation == id {
+			st.Apply(marksOnly(rec, lost))
+		}
+	}
+	p.states[id] = st
+}
+
+// advances counts what rec asks to raise.
+func advances(rec watermark.Record) int {
+	n := 0
+	for _, e := range rec.Events {
+		switch e := e.(type) {
+		case watermark.MessagesSequenced:
+			n += len(e.Messages)
+		case watermark.ReadAdvanced:
+			n++
+		}
+	}
+	return n
+}
+
+// marksOnly gives rec without its window changes, and without the messages
+// that lost their place.
+func marksOnly(rec watermark.Record, lost map[place]bool) watermark.Record {
+	events := make([]watermark.Event, 0, len(rec.Events))
+	for _, e := range rec.Events {
+		switch e := e.(type) {
+		case watermark.WindowChanged:
+		case watermark.MessagesSequenced:
+			if len(lost) > 0 {
+				e.Messages = standing(rec.Conversation, e.Messages, lost)
+			}
+			events = append(events, e)
+		default:
+			events = append(events, e)
+		}
+	}
+	rec.Events = events
+	return rec
+}
+
+func standing(id watermark.ConversationID, ms []watermark.Message, lost map[place]bool) []watermark.Message {
+	var out []watermark.Message
+	for _, m := range ms {
+		if !lost[place{id, m.Seq}] {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func messages(rec watermark.Record) func(func(*watermark.Message) bool) {
+	return func(yield func(*watermark.Message) bool) {
+		for _, e := range rec.Events {
+			ms, ok := e.(watermark.MessagesSequenced)
+			if !ok {
+				continue
+			}
+			for i := range ms.Messages {
+				if !yield(&ms.Messages[i]) {
+					return
+				}
+			}
+		}
+	}
+}

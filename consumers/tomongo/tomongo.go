@@ -1,0 +1,208 @@
+// Package tomongo is the logic that keeps history a projection of the
+// sequenced log: it takes the records of one partition of that log and writes
+// what they say to the history store.
+//
+// It promises:
+//   - Messages, revokes, windows and conversation bounds are written before
+//     Handle returns. A conversation's maximum is never written before its rows.
+//   - Read marks, the marks of senders and their lists of own messages are
+//     coalesced in memory, one entry for each member, and written together
+//     after FlushMarks advances, after FlushEvery, and on Flush. An offset is
+//     reported durable only when no mark at or below it is unwritten: the
+//     buffer is covered by the log, so losing the process loses nothing.
+//   - Nothing is ever overwritten. A message or a window whose place is taken
+//     by another one is a conflict: it is counted, logged as an error, and
+//     handed back to the owner of its conversation by a resequence command that
+//     is acknowledged before the offset is durable. Nothing else of it is done.
+//   - Messages below a raised minimum are deleted in bounded steps before the
+//     offset is durable.
+//   - A record that cannot be decoded goes to the dead letters.
+//
+// Every step is idempotent, so after an error, or in another process, the same
+// records may be handed in again, cut into batches in any way.
+//
+// Flushed marks are then merged into Redis. That is the one error that does
+// not end a step: Redis is a projection that may be lost at any moment, and
+// history is what it is rebuilt from, so history must not wait for Redis. Marks
+// that could not be merged are counted, kept up to a bound, and merged after a
+// later flush; what is beyond the bound is healed by the conversation's next
+// cold load.
+//
+// A Projector is safe for concurrent use. A Stage is one claim of one
+// partition, for one goroutine.
+package tomongo
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/tidemark-im/tidemark/internal/fault"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
+)
+
+// Projector makes stages; it holds what they share.
+type Projector struct {
+	cfg     Config
+	metrics *metrics
+}
+
+// New checks cfg. All its faults are reported together.
+func New(cfg Config) (*Projector, error) {
+	if err := cfg.fill(); err != nil {
+		return nil, err
+	}
+	return &Projector{cfg: cfg, metrics: newMetrics(cfg.Registerer)}, nil
+}
+
+// Stage gives the stage of a fresh claim of a partition of the sequenced log.
+func (p *Projector) Stage(partition int32) (*Stage, error) {
+	if partition < 0 {
+		return nil, fault.New(fault.Fatal, "partitions", fmt.Errorf("tomongo: partition %d", partition))
+	}
+	return &Stage{cfg: &p.cfg, metrics: p.metrics, partition: partition, marks: newMarks(), unraised: newMarks()}, nil
+}
+
+// Stage is one claim of one partition.
+type Stage struct {
+	cfg       *Config
+	metrics   *metrics
+	partition int32
+
+	marks   *marks
+	handled int64 // offset up to which everything but marks is written
+	durable int64
+
+	unraised  *marks    // flushed marks that Redis has not taken
+	hotPaused time.Time // Redis is left alone until then
+}
+
+// Handle writes one batch of records, ascending by offset, and gives the
+// offset below which everything is durable, which lags behind while marks are
+// pending. After an error the same records must be handed in again.
+func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int64, err error) {
+	for len(records) > 0 {
+		p, n, err := gather(records)
+		if err != nil {
+			return s.durable, fmt.Errorf("tomongo: decode: %w", err)
+		}
+		if err := s.write(ctx, p); err != nil {
+			return s.durable, err
+		}
+		s.handled = p.end
+		records = records[n:]
+	}
+	if reason := s.due(); reason != "" {
+		if err := s.flush(ctx, reason); err != nil {
+			return s.durable, err
+		}
+	}
+	return s.settle(), nil
+}
+
+// Flush writes the pending marks; afterwards everything handled is durable.
+func (s *Stage) Flush(ctx context.Context) (durable int64, err error) {
+	if err := s.flush(ctx, reasonIdle); err != nil {
+		return s.durable, err
+	}
+	return s.settle(), nil
+}
+
+func (s *Stage) settle() int64 {
+	if s.marks.empty() {
+		s.durable = s.handled
+	}
+	return s.durable
+}
+
+// write does everything about a piece save for its marks, which it makes
+// pending. They are merged last, when it is known which messages stand.
+func (s *Stage) write(ctx context.Context, p *piece) error {
+	if err := s.bury(ctx, p.poison); err != nil {
+		return fmt.Errorf("tomongo: dead letters: %w", err)
+	}
+	if !p.empty() {
+		written, err := s.cfg.History.Write(ctx, p.change)
+		if err != nil {
+			return fmt.Errorf("tomongo: write %d rows, %d members: %w", len(p.change.Rows), len(p.change.Members), err)
+		}
+		if err := s.handBack(ctx, p, written); err != nil {
+			return fmt.Errorf("tomongo: hand conflicts back: %w", err)
+		}
+		for _, f := range written.Rows {
+			s.metrics.rows.WithLabelValues(fateWord(f)).Inc()
+		}
+	}
+	if err := s.retire(ctx, p); err != nil {
+		return err
+	}
+	for _, id := range p.order {
+		for _, m := range p.states[id].Members {
+			// A single conversation exists for its peer from the first message
+			// on; later ones have nothing new to say of a member without marks.
+			if m.Read == 0 && m.Receipt == 0 && len(m.Own) == 0 && !p.born[id] {
+				continue
+			}
+			s.marks.merge(id, m)
+		}
+	}
+	n := 0
+	for _, rec := range p.records {
+		n += advances(rec)
+	}
+	s.marks.advanced(n, s.cfg.Now())
+	s.metrics.advances.Add(float64(n))
+	s.metrics.pending.Add(float64(s.marks.grown()))
+	return nil
+}
+
+// retire deletes what raised minimums have put below them.
+func (s *Stage) retire(ctx context.Context, p *piece) error {
+	for _, id := range p.order {
+		low := p.states[id].Min
+		if low <= 1 {
+			continue
+		}
+		for {
+			n, err := s.cfg.History.DeleteBelow(ctx, id, low, s.cfg.DeleteStep)
+			if err != nil {
+				return fmt.Errorf("tomongo: delete %s below %d: %w", id, low, err)
+			}
+			s.metrics.deleted.Add(float64(n))
+			if n < s.cfg.DeleteStep {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// bury sends records that are none to the dead letters.
+func (s *Stage) bury(ctx context.Context, ps []poison) error {
+	if len(ps) == 0 {
+		return nil
+	}
+	outs := make([]wire.Out, len(ps))
+	for i, p := range ps {
+		now := s.cfg.Now()
+		out, err := wire.EncodeDeadLetter(wire.DeadLetter{
+			Record: p.record, Reason: fault.ReasonOf(p.err), Cause: p.err.Error(), First: now, Last: now, Tries: 1,
+		})
+		if err != nil {
+			return err
+		}
+		out.Topic = s.cfg.DeadLetter
+		outs[i] = out
+	}
+	if err := s.cfg.Log.Append(ctx, outs); err != nil {
+		return err
+	}
+	for _, p := range ps {
+		s.metrics.poison.Inc()
+		s.cfg.Logger.LogAttrs(ctx, slog.LevelError, "record of the sequenced log dead-lettered",
+			slog.String("topic", p.record.Topic), slog.Int("partition", int(p.record.Partition)),
+			slog.Int64("offset", p.record.Offset), slog.Any("error", p.err))
+	}
+	return nil
+}

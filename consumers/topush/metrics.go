@@ -1,0 +1,59 @@
+package topush
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+type metrics struct {
+	events     *prometheus.CounterVec
+	skipped    *prometheus.CounterVec
+	recipients prometheus.Counter
+	loads      prometheus.Counter
+	cached     prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	return &metrics{
+		events: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_topush_events_total",
+			Help: "Events handed off, by kind.",
+		}, []string{"kind"}),
+		skipped: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_topush_skipped_total",
+			Help: "Records and messages that were not handed off, by reason (replay, old, undecodable).",
+		}, []string{"reason"}),
+		recipients: f.NewCounter(prometheus.CounterOpts{
+			Name: "tidemark_topush_recipients_total",
+			Help: "Users to whom events were handed off.",
+		}),
+		loads: f.NewCounter(prometheus.CounterOpts{
+			Name: "tidemark_topush_roster_loads_total",
+			Help: "Conversations whose members were loaded.",
+		}),
+		cached: f.NewGauge(prometheus.GaugeOpts{
+			Name: "tidemark_topush_cached_members",
+			Help: "Members in memory.",
+		}),
+	}
+}
+
+func kindWord(e watermark.Event) string {
+	switch e.(type) {
+	case watermark.MessagesSequenced:
+		return "message"
+	case watermark.WindowChanged:
+		return "window"
+	case watermark.Revoked:
+		return "revoke"
+	case watermark.ReadAdvanced:
+		return "read"
+	case watermark.MinSeqRaised:
+		return "min_seq"
+	default:
+		return "repaired"
+	}
+}

@@ -1,0 +1,290 @@
+package toredis
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/tidemark-im/tidemark/internal/fault"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// batch is what Handle was given, sorted.
+type batch struct {
+	lots    []*lot // in the order in which conversations first appear
+	byConv  map[watermark.ConversationID]*lot
+	strays  []stray
+	letters []letter
+	hopped  int // records that came by way of another partition
+}
+
+// lot is the part of one conversation.
+type lot struct {
+	batch       watermark.Batch
+	records     []wire.Record // one for each input
+	alloc       watermark.Allocation
+	resequences bool
+}
+
+// stray is a record of another partition's conversation.
+type stray struct {
+	record wire.Record
+	conv   watermark.ConversationID
+}
+
+// letter is a record on its way to the dead letters.
+type letter struct {
+	record        wire.Record
+	reason, cause string
+}
+
+// sort decodes the records and groups what is to be decided by conversation.
+// The only errors are fatal.
+func (s *Stage) sort(records []wire.Record) (*batch, error) {
+	b := &batch{byConv: make(map[watermark.ConversationID]*lot)}
+	for _, r := range records {
+		in, err := s.cfg.Codec.DecodeInput(r)
+		switch {
+		case err != nil && fault.ClassOf(err) == fault.Poison:
+			b.letters = append(b.letters, letter{r, fault.ReasonOf(err), err.Error()})
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("toredis: decode %s/%d@%d: %w", r.Topic, r.Partition, r.Offset, err)
+		}
+		if home := wire.PartitionOf(string(in.Conversation), s.cfg.Partitions); home != s.partition {
+			if r.IsForwarded() {
+				return nil, fault.New(fault.Fatal, watermark.ReasonWrongPartition, fmt.Errorf(
+					"toredis: %s/%d@%d of conversation %s was forwarded here from partition %d, but belongs on %d: workers disagree on the number of partitions",
+					r.Topic, r.Partition, r.Offset, in.Conversation, in.Origin.Partition.Number, home))
+			}
+			b.strays = append(b.strays, stray{r, in.Conversation})
+			continue
+		}
+		if r.IsForwarded() {
+			b.hopped++
+		}
+		s.admit(b, r, in)
+	}
+	return b, nil
+}
+
+// admit adds in to its conversation's lot.
+func (s *Stage) admit(b *batch, r wire.Record, in watermark.Input) {
+	l := b.byConv[in.Conversation]
+	if l == nil {
+		l = &lot{batch: watermark.Batch{Conversation: in.Conversation, Policy: s.cfg.UnreadPolicy(in.Conversation)}}
+		b.byConv[in.Conversation] = l
+		b.lots = append(b.lots, l)
+	}
+	l.batch.Inputs = append(l.batch.Inputs, in)
+	l.records = append(l.records, r)
+	l.resequences = l.resequences || in.Act == watermark.ActResequence
+}
+
+// forward moves strays to where they belong. Those of one conversation go one
+// after another, each acknowledged before the next: would the second arrive
+// and the first be lost on the way, then the retry's first would stand behind
+// an input mark that the second has raised, and be taken for decided.
+func (s *Stage) forward(ctx context.Context, b *batch) error {
+	var queues [][]stray
+	at := make(map[watermark.ConversationID]int)
+	for _, x := range b.strays {
+		if _, done := s.settled[x.record.Offset]; done {
+			continue
+		}
+		i, ok := at[x.conv]
+		if !ok {
+			i, queues = len(queues), append(queues, nil)
+			at[x.conv] = i
+		}
+		queues[i] = append(queues[i], x)
+	}
+	return s.rounds(ctx, lengths(queues), func(q, n int) (wire.Out, error) {
+		return wire.Forward(queues[q][n].record, queues[q][n].conv)
+	}, func(q, n int) {
+		s.settled[queues[q][n].record.Offset] = struct{}{}
+		s.metrics.misrouted.Inc()
+	})
+}
+
+// rounds appends the nth out of every queue together, for n = 0, 1, ...: what
+// stands in one queue is acknowledged before the next of it is appended.
+func (s *Stage) rounds(ctx context.Context, lengths []int, out func(queue, n int) (wire.Out, error), acked func(queue, n int)) error {
+	for n := 0; ; n++ {
+		var outs []wire.Out
+		var queues []int
+		for q, length := range lengths {
+			if n >= length {
+				continue
+			}
+			o, err := out(q, n)
+			if err != nil {
+				return err
+			}
+			outs, queues = append(outs, o), append(queues, q)
+		}
+		if len(outs) == 0 {
+			return nil
+		}
+		if err := s.cfg.Log.Append(ctx, outs); err != nil {
+			return err
+		}
+		for _, q := range queues {
+			acked(q, n)
+		}
+	}
+}
+
+func lengths[T any](queues [][]T) []int {
+	out := make([]int, len(queues))
+	for i := range queues {
+		out[i] = len(queues[i])
+	}
+	return out
+}
+
+// refuse turns refusals into dead letters. A refused command goes there only
+// when nobody waits for its answer: either way somebody can find it.
+func (s *Stage) refuse(b *batch) {
+	for _, l := range b.lots {
+		for i := range l.batch.Inputs {
+			in, out := &l.batch.Inputs[i], &l.alloc.Outcomes[i]
+			if out.Verdict != watermark.Refused || (in.Message == nil && in.Caller != "") {
+				continue
+			}
+			cause := fmt.Sprintf("refused by the owner of %s: %s", in.Conversation, out.Reason)
+			b.letters = append(b.letters, letter{l.records[i], out.Reason, cause})
+		}
+	}
+}
+
+// bury appends the dead letters.
+func (s *Stage) bury(ctx context.Context, b *batch) error {
+	var outs []wire.Out
+	var fresh []letter
+	for _, l := range b.letters {
+		if _, done := s.settled[l.record.Offset]; done {
+			continue
+		}
+		now := s.cfg.Now()
+		out, err := wire.EncodeDeadLetter(wire.DeadLetter{
+			Record: l.record, Reason: l.reason, Cause: l.cause, First: now, Last: now, Tries: 1,
+		})
+		if err != nil {
+			return err
+		}
+		out.Topic = s.cfg.DeadLetter
+		outs, fresh = append(outs, out), append(fresh, l)
+	}
+	if len(outs) == 0 {
+		return nil
+	}
+	if err := s.cfg.Log.Append(ctx, outs); err != nil {
+		return err
+	}
+	for _, l := range fresh {
+		s.settled[l.record.Offset] = struct{}{}
+		s.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "record dead-lettered",
+			slog.String("topic", l.record.Topic), slog.Int("partition", int(l.record.Partition)),
+			slog.Int64("offset", l.record.Offset), slog.String("reason", l.reason))
+	}
+	return nil
+}
+
+// append puts what was decided on the sequenced log, and remembers the floors
+// of what is acknowledged. A floor is the highest seq inside an acknowledged
+// record, not the counter: the counter may include seqs that an owner before
+// gave and never appended, and a truth without those has lost nothing.
+func (s *Stage) append(ctx context.Context, b *batch) error {
+	var queues [][]watermark.Record
+	for _, l := range b.lots {
+		if recs := pack(l); len(recs) > 0 {
+			queues = append(queues, recs)
+		}
+	}
+	return s.rounds(ctx, lengths(queues), func(q, n int) (wire.Out, error) {
+		rec := queues[q][n]
+		value, err := wire.EncodeRecord(rec)
+		if err != nil {
+			return wire.Out{}, err
+		}
+		return wire.Out{Topic: s.cfg.Sequenced, Partition: s.partition, Key: string(rec.Conversation), Value: value}, nil
+	}, func(q, n int) {
+		s.metrics.appended.Inc()
+		id, high := queues[q][n].Conversation, highest(queues[q][n])
+		if old, _ := s.floors.Peek(id); high > old {
+			s.floors.Add(id, high)
+		}
+	})
+}
+
+// pack gives the records of a lot, in order. An input without events needs no
+// record of its own: a cold owner that does not know it decides it again, and
+// to the same end.
+func pack(l *lot) []watermark.Record {
+	p := wire.NewPacker(l.batch.Conversation)
+	for i := range l.batch.Inputs {
+		in := &l.batch.Inputs[i]
+		p.Add(in.Origin, l.alloc.Outcomes[i].Events(in, l.batch.Policy)...)
+	}
+	return p.Records()
+}
+
+// highest gives the highest seq of the messages in rec, 0 where it has none.
+func highest(rec watermark.Record) watermark.Seq {
+	var high watermark.Seq
+	for _, e := range rec.Events {
+		if run, ok := e.(watermark.MessagesSequenced); ok {
+			high = max(high, run.Messages[len(run.Messages)-1].Seq)
+		}
+	}
+	return high
+}
+
+// answer hands over what callers wait for. A message that is merely known is
+// not answered: its fate was told before, and "known" would say less.
+func (s *Stage) answer(ctx context.Context, b *batch) error {
+	var answers []watermark.KeyedAnswer
+	for _, l := range b.lots {
+		for i := range l.batch.Inputs {
+			in, out := &l.batch.Inputs[i], &l.alloc.Outcomes[i]
+			if in.Caller == "" || (in.Message != nil && out.Verdict == watermark.Known) {
+				continue
+			}
+			answers = append(answers, watermark.KeyedAnswer{Key: answerKey(in), Answer: out.Answer()})
+		}
+	}
+	if len(answers) == 0 {
+		return nil
+	}
+	return s.cfg.Answers.PutAnswers(ctx, answers)
+}
+
+func answerKey(in *watermark.Input) watermark.AnswerKey {
+	op := in.OpID
+	if in.Act == watermark.ActSend {
+		op = string(in.Message.Sender) + "/" + in.Message.ClientID
+	}
+	return watermark.AnswerKey{Conversation: in.Conversation, Caller: in.Caller, OpID: op}
+}
+
+// count moves the counters of a batch that is done, once, however often it was
+// tried.
+func (s *Stage) count(b *batch) {
+	m := s.metrics
+	m.conversations.Observe(float64(len(b.lots)))
+	m.forwarded.Add(float64(b.hopped))
+	for _, l := range b.letters {
+		m.refused.WithLabelValues(reasonWord(l.reason)).Inc()
+	}
+	for _, l := range b.lots {
+		for i := range l.batch.Inputs {
+			in, out := &l.batch.Inputs[i], &l.alloc.Outcomes[i]
+			m.inputs.WithLabelValues(kindWord(in), verdictWord(out.Verdict)).Inc()
+			if out.Verdict == watermark.Refused && in.Message == nil && in.Caller != "" {
+				m.refused.WithLabelValues(reasonWord(out.Reason)).Inc()
+			}
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package toredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tidemark-im/tidemark/pipeline/wire"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// Defaults of Config.
+const (
+	DefaultSequenced    = wire.TopicSequenced
+	DefaultDeadLetter   = wire.TopicDeadLetter
+	DefaultFloorEntries = 100_000
+)
+
+// Allocator decides inputs in Redis: one script call for each conversation,
+// all of them in one pipelined round trip.
+type Allocator interface {
+	// Malloc decides batches of different conversations and answers each.
+	Malloc(ctx context.Context, batches []watermark.Batch) ([]watermark.Allocation, error)
+	// Begin makes conversations cold and gives a token for each, which Install
+	// shows to prove that nobody began again in between.
+	Begin(ctx context.Context, ids []watermark.ConversationID) (tokens []string, err error)
+	// Install makes conversations warm with what was loaded; false for one
+	// whose token no longer stands.
+	Install(ctx context.Context, loaded []Loaded) (installed []bool, err error)
+}
+
+// Loaded is the truth about one conversation with the token of its Begin.
+type Loaded struct {
+	Token string
+	State *watermark.State
+}
+
+// Truth reads history and the tail of the sequenced log.
+type Truth interface {
+	// Load answers each want, in order. A conversation of which nothing is
+	// known has a state with its ID alone.
+	Load(ctx context.Context, wants []watermark.Want) ([]*watermark.State, error)
+}
+
+// Members adds members to a warm conversation.
+type Members interface {
+	// MergeMembers merges members, notes absent as having none, and marks the
+	// members complete where complete is set.
+	MergeMembers(ctx context.Context, conv watermark.ConversationID, members []watermark.Member, absent []watermark.UserID, complete bool) error
+}
+
+// Log appends to Kafka.
+type Log interface {
+	// Append produces outs, those of one partition in order, and returns nil
+	// once every one of them is acknowledged by all in-sync replicas. After an
+	// error any part of them may have been appended.
+	Append(ctx context.Context, outs []wire.Out) error
+}
+
+// Answers hands answers over to whoever waits for them.
+type Answers interface {
+	PutAnswers(ctx context.Context, answers []watermark.KeyedAnswer) error
+}
+
+// Config says what a Sequencer works with. The five ports and Partitions are
+// required.
+type Config struct {
+	Allocator Allocator
+	Truth     Truth
+	Members   Members
+	Log       Log
+	Answers   Answers
+
+	// Partitions is the number of partitions that toRedis and sequenced have.
+	Partitions int32
+	// Codec decodes inputs. Its MaxRecord must not be above what the sequenced
+	// topic takes: a message that would not fit is refused while it has no seq.
+	// The zero value has the default limits.
+	Codec wire.Codec
+	// UnreadPolicy gives a conversation's policy. Nil: AdvanceOnSend for all.
+	UnreadPolicy func(watermark.ConversationID) watermark.UnreadPolicy
+	// Sequenced and DeadLetter name the topics. Empty: DefaultSequenced,
+	// DefaultDeadLetter. Misrouted records go back to the topic they came from.
+	Sequenced, DeadLetter string
+	// FloorEntries bounds how many conversations of one partition have their
+	// last acknowledged seq remembered. 0: DefaultFloorEntries.
+	FloorEntries int
+	// Now is the clock of dead letters. Nil: time.Now.
+	Now func() time.Time
+	// Logger gets one line for each dead letter. Nil: slog.Default().
+	Logger *slog.Logger
+	// Registerer takes the metrics. Nil: they are kept but registered nowhere.
+	Registerer prometheus.Registerer
+}
+
+func (c *Config) fill() error {
+	var errs []error
+	need := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("toredis: config: %s", what))
+		}
+	}
+	need(c.Allocator != nil, "Allocator is required")
+	need(c.Truth != nil, "Truth is required")
+	need(c.Members != nil, "Members is required")
+	need(c.Log != nil, "Log is required")
+	need(c.Answers != nil, "Answers is required")
+	need(c.Partitions > 0, "Partitions must be above 0")
+	need(c.FloorEntries >= 0, "FloorEntries must not be negative")
+	if c.FloorEntries == 0 {
+		c.FloorEntries = DefaultFloorEntries
+	}
+	if c.Sequenced == "" {
+		c.Sequenced = DefaultSequenced
+	}
+	if c.DeadLetter == "" {
+		c.DeadLetter = DefaultDeadLetter
+	}
+	if c.UnreadPolicy == nil {
+		c.UnreadPolicy = func(watermark.ConversationID) watermark.UnreadPolicy { return watermark.AdvanceOnSend }
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,152 @@
+package seqalloc
+
+import (
+	"fmt"
+
+	"github.com/tidemark-im/tidemark/internal/fault"
+	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// The places of an outcome's fields in a reply; see malloc.lua.
+const (
+	fieldVerdict = iota
+	fieldSeq
+	fieldReason
+	fieldChanged
+	fieldMin
+	fieldMember
+	fieldRead
+	fieldReceipt
+	fieldAdvance
+	fieldRepaired
+	outcomeFields
+)
+
+var verdicts = map[string]watermark.Verdict{
+	"accepted": watermark.Accepted,
+	"again":    watermark.Again,
+	"resent":   watermark.Resent,
+	"known":    watermark.Known,
+	"refused":  watermark.Refused,
+}
+
+// decodeReply reads the reply of malloc.lua. A reply that it cannot read is
+// the program's fault.
+func decodeReply(b *watermark.Batch, value any) (watermark.Allocation, error) {
+	alloc, err := readReply(b, value)
+	if err != nil {
+		return watermark.Allocation{}, fault.New(fault.Fatal, keyspace.ReasonScript, fmt.Errorf("reply of malloc: %w", err))
+	}
+	return alloc, nil
+}
+
+func readReply(b *watermark.Batch, value any) (watermark.Allocation, error) {
+	list, _ := value.([]any)
+	if len(list) == 0 {
+		return watermark.Allocation{}, fmt.Errorf("%T instead of a list", value)
+	}
+	rest := list[1:]
+	switch list[0] {
+	case "cold":
+		if why, ok := first(rest).(string); ok {
+			return watermark.Allocation{Temperature: watermark.Cold, Why: why}, nil
+		}
+	case "partial":
+		alloc := watermark.Allocation{Temperature: watermark.Partial}
+		for _, u := range rest {
+			s, ok := u.(string)
+			if !ok {
+				return alloc, fmt.Errorf("%T instead of a user", u)
+			}
+			alloc.Unknown = append(alloc.Unknown, watermark.UserID(s))
+		}
+		return alloc, nil
+	case "ok":
+		return readOutcomes(b, rest)
+	}
+	return watermark.Allocation{}, fmt.Errorf("%v is no status", list[0])
+}
+
+func first(list []any) any {
+	if len(list) == 0 {
+		return nil
+	}
+	return list[0]
+}
+
+func readOutcomes(b *watermark.Batch, list []any) (watermark.Allocation, error) {
+	if len(list) != 2+len(b.Inputs) {
+		return watermark.Allocation{}, fmt.Errorf("%d values for %d inputs", len(list), len(b.Inputs))
+	}
+	maxSeq, ok := list[0].(int64)
+	minSeq, ok2 := list[1].(int64)
+	if !ok || !ok2 {
+		return watermark.Allocation{}, fmt.Errorf("bounds %v, %v", list[0], list[1])
+	}
+	alloc := watermark.Allocation{Max: watermark.Seq(maxSeq), Outcomes: make([]watermark.Outcome, len(b.Inputs))}
+	lowest := watermark.Seq(minSeq)
+	for i, v := range list[2:] {
+		o := &alloc.Outcomes[i]
+		if seq, ok := v.(int64); ok {
+			o.Seq, o.Min = watermark.Seq(seq), lowest
+			continue
+		}
+		if err := readOutcome(o, &b.Inputs[i], v); err != nil {
+			return alloc, fmt.Errorf("outcome %d: %w", i, err)
+		}
+		lowest = o.Min
+	}
+	return alloc, nil
+}
+
+func readOutcome(o *watermark.Outcome, in *watermark.Input, v any) error {
+	f, _ := v.([]any)
+	if len(f) != outcomeFields {
+		return fmt.Errorf("%d fields instead of %d", len(f), outcomeFields)
+	}
+	var strs [outcomeFields]string
+	var nums [outcomeFields]int64
+	for i, x := range f {
+		var ok bool
+		switch i {
+		case fieldVerdict, fieldReason, fieldMember:
+			strs[i], ok = x.(string)
+		default:
+			nums[i], ok = x.(int64)
+		}
+		if !ok {
+			return fmt.Errorf("field %d is a %T", i, x)
+		}
+	}
+	var ok bool
+	if o.Verdict, ok = verdicts[strs[fieldVerdict]]; !ok {
+		return fmt.Errorf("%q is no verdict", strs[fieldVerdict])
+	}
+	o.Reason = strs[fieldReason]
+	o.Seq, o.Min = watermark.Seq(nums[fieldSeq]), watermark.Seq(nums[fieldMin])
+	o.Changed = nums[fieldChanged] == 1
+	if text := strs[fieldMember]; text != "" {
+		m, err := keyspace.ParseMember(memberOf(in), text)
+		if err != nil {
+			return err
+		}
+		m.Read, m.Receipt = watermark.Seq(nums[fieldRead]), watermark.Seq(nums[fieldReceipt])
+		o.Member = &m
+	}
+	if read := nums[fieldAdvance]; read > 0 && in.Message != nil {
+		o.Advance = &watermark.ReadAdvanced{User: in.Message.Sender, Read: watermark.Seq(read)}
+	}
+	if nums[fieldRepaired] == 1 {
+		o.Repaired = &watermark.Repaired{Number: in.Repair, From: in.Seq}
+	}
+	return nil
+}
+
+// memberOf names the user whose member state an input's outcome carries.
+func memberOf(in *watermark.Input) watermark.UserID {
+	if in.Member != nil {
+		return in.Member.User
+	}
+	return in.User
+}

@@ -59,6 +59,11 @@ type View struct {
 	// conversation: is_read of a message is derived from them.
 	PeerReceipt Seq
 	PeerWindow  Intervals
+	// Token names the warm-up of the conversation that the view was read from.
+	// Who loads members because a view is Partial hands it back with them, so
+	// that they are not merged into a later warm-up. Empty when Cold and where
+	// the view does not come from Redis.
+	Token string
 }
 
 // ViewOf gives u's view of a state that a cold load brought.

@@ -1,0 +1,62 @@
+package hot
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/tidemark-im/tidemark/internal/fault"
+)
+
+type metrics struct {
+	calls       *prometheus.HistogramVec
+	errors      *prometheus.CounterVec
+	views       *prometheus.CounterVec
+	merges      *prometheus.CounterVec
+	messages    prometheus.Counter
+	undecodable prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	return &metrics{
+		calls: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "tidemark_hot_call_seconds",
+			Help:    "Time of calls to the hot store, all their round trips included.",
+			Buckets: prometheus.ExponentialBuckets(0.0002, 4, 8),
+		}, []string{"call"}),
+		errors: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_hot_errors_total",
+			Help: "Calls to the hot store that failed, by the class of their error.",
+		}, []string{"call", "class"}),
+		views: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_hot_views_total",
+			Help: "Views read, by whether the conversation was warm, partial (a member unknown), or why it was cold.",
+		}, []string{"outcome"}),
+		merges: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_hot_merges_total",
+			Help: "Loads of members handed in for warm conversations, by outcome; stale ones were not taken over.",
+		}, []string{"outcome"}),
+		messages: f.NewCounter(prometheus.CounterOpts{
+			Name: "tidemark_hot_messages_total",
+			Help: "Messages and tombstones served from hot logs.",
+		}),
+		undecodable: f.NewCounter(prometheus.CounterOpts{
+			Name: "tidemark_hot_undecodable_total",
+			Help: "Entries of hot logs that could not be decoded and were left to history.",
+		}),
+	}
+}
+
+// observe times a call and counts its failure; the function it returns is
+// deferred with err pointing to the call's result.
+func (h *Hot) observe(call string, err *error) func() {
+	start := time.Now()
+	return func() {
+		h.metrics.calls.WithLabelValues(call).Observe(time.Since(start).Seconds())
+		if *err != nil {
+			h.metrics.errors.WithLabelValues(call, fault.ClassOf(*err).String()).Inc()
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package hot
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// RaiseReads raises the Read and Receipt of members, and drops own seqs that
+// Read passes, in conversations that are warm or being warmed up; elsewhere it
+// does nothing. Append the marks to the sequenced log first: then a warm-up
+// that begins in between brings them.
+//
+// Marks never fall. A mark of a user whom Redis does not know is kept and does
+// not make the user known. 0 and less leave a mark as it is.
+func (h *Hot) RaiseReads(ctx context.Context, rows []watermark.MemberRow) (err error) {
+	defer h.observe("raise_reads", &err)()
+	var order []watermark.ConversationID // of calls, one for each entry of args
+	var args [][]any
+	open := make(map[watermark.ConversationID]int)
+	for i := range rows {
+		c, m := rows[i].Conversation, &rows[i].Member
+		if m.Read <= 0 && m.Receipt <= 0 {
+			continue
+		}
+		at, ok := open[c]
+		if !ok || len(args[at]) >= callArgs {
+			at = len(args)
+			open[c] = at
+			order = append(order, c)
+			args = append(args, []any{h.space.ExpirySeconds()})
+		}
+		args[at] = append(args[at], string(m.User), score(m.Read), score(m.Receipt))
+	}
+	calls := make([]keyspace.Call, len(args))
+	for i := range args {
+		calls[i] = h.call(raiseScript, order[i], sharedExpiry, args[i]...)
+	}
+	for i, res := range h.runner.Run(ctx, calls) {
+		if res.Err != nil {
+			return failed("read marks", order[i], res.Err)
+		}
+	}
+	return nil
+}
+
+// Reader is a user and how far it has read.
+type Reader struct {
+	User watermark.UserID
+	Read watermark.Seq
+}
+
+// Readership is who has read a seq.
+type Readership struct {
+	// Known is false where Redis does not know all members of the conversation:
+	// nothing else is set then, and history's index answers.
+	Known bool
+	// Count is how many users have read the seq.
+	Count int64
+	// Readers is one page of them, by ascending (Read, User).
+	Readers []Reader
+}
+
+// MaxReaders is the most readers of one page.
+const MaxReaders = 1000
+
+var readerParts = []keyspace.Part{keyspace.Meta, keyspace.Read}
+
+// Readers gives the users whose read mark is at or above seq: a page of at most
+// limit (<= 0 or above MaxReaders: MaxReaders) that come after a reader, the
+// last of the page before; the zero Reader begins. A reader whose mark rises
+// between two pages may come twice, none is left out. Whether a reader's window
+// contains seq is not asked.
+func (h *Hot) Readers(ctx context.Context, conv watermark.ConversationID, seq watermark.Seq, after Reader, limit int) (Readership, error) {
+	if limit <= 0 || limit > MaxReaders {
+		limit = MaxReaders
+	}
+	return h.readers(ctx, "readers", conv, seq, after, limit)
+}
+
+// ReadCount gives the Count of Readers alone.
+func (h *Hot) ReadCount(ctx context.Context, conv watermark.ConversationID, seq watermark.Seq) (Readership, error) {
+	return h.readers(ctx, "read_count", conv, seq, Reader{}, 0)
+}
+
+func (h *Hot) readers(ctx context.Context, call string, conv watermark.ConversationID, seq watermark.Seq, after Reader, limit int) (out Readership, err error) {
+	defer h.observe(call, &err)()
+	// Nobody has read seq 0 less than seq 1: a mark of 0 is none.
+	value, err := h.runner.One(ctx, h.call(readersScript, conv, readerParts,
+		max(score(seq), 1), limit, score(after.Read), string(after.User)))
+	if err != nil {
+		return Readership{}, failed("readers", conv, err)
+	}
+	r := newReply(value)
+	switch status := r.text(); {
+	case r.err != nil:
+	case status == "unknown":
+		return Readership{}, nil
+	case status != "known":
+		r.err = fmt.Errorf("%w: status %.20q", errReply, status)
+	}
+	out = Readership{Known: true, Count: r.number()}
+	for r.more() {
+		out.Readers = append(out.Readers, Reader{User: watermark.UserID(r.text()), Read: r.seq()})
+	}
+	if r.err != nil {
+		return Readership{}, failed("readers", conv, r.err)
+	}
+	return out, nil
+}

@@ -1,0 +1,177 @@
+package pipeline
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// State is what a group is doing.
+type State struct {
+	// Member tells whether the group has its assignment, which may be empty.
+	Member bool
+	// Why says what stands in the way where Member is false.
+	Why        string
+	Partitions []PartitionState // by number
+}
+
+// PartitionState is what one claimed partition is doing.
+type PartitionState struct {
+	Topic     string
+	Partition int32
+	Next      int64 // the offset after the last one handled
+	Marked    int64 // the offset that was marked last
+	// Stuck says why the partition does not move, as "retrying handle:
+	// redis_down for 12s"; empty: it does.
+	Stuck string
+}
+
+// State tells what the group is doing.
+func (g *Group) State() State { return g.status.state() }
+
+// Ready returns nil when the group is a member and none of its partitions is
+// stuck, else an error that says what stands in the way.
+func (g *Group) Ready() error {
+	s := g.State()
+	var errs []error
+	if !s.Member {
+		errs = append(errs, fmt.Errorf("group %s: %s", g.cfg.Group, s.Why))
+	}
+	for _, p := range s.Partitions {
+		if p.Stuck != "" {
+			errs = append(errs, fmt.Errorf("group %s: %s/%d is stuck at %d: %s", g.cfg.Group, p.Topic, p.Partition, p.Next, p.Stuck))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+type status struct {
+	mu         sync.Mutex
+	stuckAfter time.Duration
+	member     bool
+	why        string
+	failure    error
+	partitions map[*partitionStatus]struct{}
+}
+
+func (s *status) init(stuckAfter time.Duration) {
+	s.stuckAfter = stuckAfter
+	s.why = "not started"
+	s.partitions = make(map[*partitionStatus]struct{})
+}
+
+func (s *status) joined() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.member, s.why = true, ""
+}
+
+func (s *status) left(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.member, s.why = false, err.Error()
+}
+
+func (s *status) failed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure == nil {
+		s.failure = err
+	}
+}
+
+func (s *status) fatal() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure
+}
+
+func (s *status) claimed(c Claim, stuck prometheus.Gauge) *partitionStatus {
+	p := &partitionStatus{claim: c, stuck: stuck, next: max(c.Committed, 0), marked: max(c.Committed, 0)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.partitions[p] = struct{}{}
+	return p
+}
+
+func (s *status) released(p *partitionStatus) {
+	p.done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.partitions, p)
+}
+
+func (s *status) state() State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := State{Member: s.member, Why: s.why}
+	for p := range s.partitions {
+		out.Partitions = append(out.Partitions, p.state(s.stuckAfter))
+	}
+	slices.SortFunc(out.Partitions, func(a, b PartitionState) int { return cmp.Compare(a.Partition, b.Partition) })
+	return out
+}
+
+// partitionStatus is written by the partition's goroutine and read by who asks.
+type partitionStatus struct {
+	claim Claim
+	stuck prometheus.Gauge
+
+	mu     sync.Mutex
+	next   int64
+	marked int64
+	act    string    // what is being attempted
+	since  time.Time // when its first attempt began
+	reason string    // why its last attempt failed
+}
+
+func (p *partitionStatus) progress(next, marked int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next, p.marked = next, marked
+}
+
+func (p *partitionStatus) begin(act string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.act == "" {
+		p.act, p.since = act, time.Now()
+	}
+}
+
+func (p *partitionStatus) failing(act, reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reason == "" {
+		p.stuck.Inc()
+	}
+	p.act, p.reason = act, reason
+}
+
+func (p *partitionStatus) done() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reason != "" {
+		p.stuck.Dec()
+	}
+	p.act, p.reason = "", ""
+}
+
+func (p *partitionStatus) state(stuckAfter time.Duration) PartitionState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := PartitionState{Topic: p.claim.Topic, Partition: p.claim.Partition, Next: p.next, Marked: p.marked}
+	since := time.Since(p.since)
+	switch {
+	case p.reason != "":
+		s.Stuck = fmt.Sprintf("retrying %s: %s for %s", p.act, p.reason, since.Round(time.Second))
+	case p.act != "" && since > stuckAfter:
+		s.Stuck = fmt.Sprintf("%s takes %s", p.act, since.Round(time.Second))
+	}
+	return s
+}

@@ -55,7 +55,7 @@ func (m *marks) merge(conv watermark.ConversationID, o watermark.Member) {
 }
 
 func (m *marks) advanced(n int, now time.Time) {
-	if m.advances == 0 && m.since.IsZero() && !m.empty() {
+	if m.since.IsZero() && !m.empty() {
 		m.since = now
 	}
 	m.advances += n

@@ -89,10 +89,11 @@ func (p *piece) add(rec watermark.Record) {
 		if m.Seq == 1 {
 			p.born[rec.Conversation] = true
 		}
-		if _, ok := p.rows[at]; ok {
+		if i, ok := p.rows[at]; !ok {
+			p.rows[at] = len(p.change.Rows)
+		} else if p.change.Rows[i].Message.SameAs(m) {
 			continue
 		}
-		p.rows[at] = len(p.change.Rows)
 		p.change.Rows = append(p.change.Rows, watermark.Row{Conversation: rec.Conversation, Message: *m})
 		p.rowAt = append(p.rowAt, rec.Offset)
 	}

@@ -19,7 +19,12 @@ type hand struct {
 	users      int
 	events     []string // kinds, for the counter
 	progress   []progress
+	// reach is the highest seq gathered of each conversation: a record that
+	// stands twice in one batch is a replay too.
+	reach map[*roster]watermark.Seq
 }
+
+func newHand(s *Stage) hand { return hand{stage: s, reach: make(map[*roster]watermark.Seq)} }
 
 // progress is a mark to be raised when everything gathered so far is taken.
 type progress struct {
@@ -68,7 +73,7 @@ func (h *hand) record(ctx context.Context, r *roster, rec *timed) error {
 // message gathers one message, unless a message of its seq was handed off.
 func (h *hand) message(ctx context.Context, r *roster, one watermark.MessagesSequenced, skip bool) error {
 	m := &one.Messages[0]
-	if !skip && m.Seq <= r.mark.Seq {
+	if !skip && m.Seq <= max(r.mark.Seq, h.reach[r]) {
 		h.stage.metrics.skipped.WithLabelValues("replay").Inc()
 		return nil
 	}
@@ -89,6 +94,7 @@ func (h *hand) message(ctx context.Context, r *roster, one watermark.MessagesSeq
 		h.events = append(h.events, kindWord(one))
 	}
 	h.progress = append(h.progress, progress{r, m.Seq, 0})
+	h.reach[r] = m.Seq
 	return nil
 }
 
@@ -173,6 +179,6 @@ func (h *hand) flush(ctx context.Context) error {
 		m.Seq, m.Offset = max(m.Seq, p.seq), max(m.Offset, p.offset)
 		s.unraised[m.Conversation] = *m
 	}
-	*h = hand{stage: s}
+	*h = newHand(s)
 	return nil
 }

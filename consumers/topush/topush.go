@@ -170,7 +170,7 @@ func (s *Stage) handOff(ctx context.Context, lots []*lot) error {
 		return r.weight
 	}
 	slices.SortStableFunc(lots, func(a, b *lot) int { return cmp.Compare(size(a), size(b)) })
-	h := hand{stage: s}
+	h := newHand(s)
 	for _, l := range lots {
 		r, _ := s.rosters.lru.Peek(l.id)
 		for i := range l.records {

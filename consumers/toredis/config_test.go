@@ -1,0 +1,90 @@
+package toredis_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tidemark-im/tidemark/consumers/toredis"
+	"github.com/tidemark-im/tidemark/internal/fault"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
+)
+
+func TestNewReportsAllFaults(t *testing.T) {
+	_, err := toredis.New(toredis.Config{FloorEntries: -1})
+	if err == nil {
+		t.Fatal("want an error")
+	}
+	for _, want := range []string{"Allocator", "Truth", "Members", "Log", "Answers", "Partitions", "FloorEntries"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not named in: %v", want, err)
+		}
+	}
+}
+
+func TestStageOfNoSuchPartition(t *testing.T) {
+	seq := newWorld(2).sequencer(t, func(*toredis.Config) {})
+	for _, p := range []int32{-1, 2} {
+		if _, err := seq.Stage(p); fault.ClassOf(err) != fault.Fatal {
+			t.Errorf("partition %d: %v, want a fatal error", p, err)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	w := newWorld(1)
+	seq := w.sequencer(t, func(c *toredis.Config) { c.Registerer = reg })
+	s, err := seq.Stage(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.send(t, -1, group, "A", "1", "a", "")
+	w.send(t, -1, group, "A", "1", "b", "")
+	w.put(wire.Out{Topic: wire.TopicToRedis, Key: group, Value: []byte{0xff}})
+	w.command(t, leave(group, "B", "op", ""))
+	w.failAt, w.failHow = 7, before
+	if _, err := s.Handle(t.Context(), w.input(0)); err == nil {
+		t.Fatal("want an error")
+	}
+	handle(t, s, w.input(0)) // counted once, though tried twice
+	want := `
+# HELP tidemark_toredis_appended_records_total Records acknowledged by the sequenced log.
+# TYPE tidemark_toredis_appended_records_total counter
+tidemark_toredis_appended_records_total 1
+# HELP tidemark_toredis_cold_loads_total Conversations that were loaded from history and tail, by why Redis could not be believed.
+# TYPE tidemark_toredis_cold_loads_total counter
+tidemark_toredis_cold_loads_total{why="absent"} 1
+# HELP tidemark_toredis_forwarded_total Records that arrived by way of another partition and were decided here.
+# TYPE tidemark_toredis_forwarded_total counter
+tidemark_toredis_forwarded_total 0
+# HELP tidemark_toredis_inputs_total Inputs that are done, by kind (message, command) and verdict.
+# TYPE tidemark_toredis_inputs_total counter
+tidemark_toredis_inputs_total{kind="command",verdict="again"} 1
+tidemark_toredis_inputs_total{kind="message",verdict="again"} 1
+tidemark_toredis_inputs_total{kind="message",verdict="refused"} 1
+# HELP tidemark_toredis_member_loads_total Members of warm conversations that were loaded because Redis did not know them.
+# TYPE tidemark_toredis_member_loads_total counter
+tidemark_toredis_member_loads_total 0
+# HELP tidemark_toredis_misrouted_total Records that stood on another partition than their conversation's.
+# TYPE tidemark_toredis_misrouted_total counter
+tidemark_toredis_misrouted_total 0
+# HELP tidemark_toredis_refused_total Inputs that were refused or could not be decoded, by reason.
+# TYPE tidemark_toredis_refused_total counter
+tidemark_toredis_refused_total{reason="id_reused"} 1
+tidemark_toredis_refused_total{reason="undecodable"} 1
+`
+	names := []string{
+		"tidemark_toredis_appended_records_total", "tidemark_toredis_cold_loads_total", "tidemark_toredis_forwarded_total",
+		"tidemark_toredis_inputs_total", "tidemark_toredis_member_loads_total", "tidemark_toredis_misrouted_total",
+		"tidemark_toredis_refused_total",
+	}
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+	if n, err := testutil.GatherAndCount(reg, "tidemark_toredis_batch_conversations"); n != 1 || err != nil {
+		t.Errorf("batch histogram: %d, %v", n, err)
+	}
+}

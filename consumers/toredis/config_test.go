@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tidemark-im/tidemark/consumers/toredis"
 	"github.com/tidemark-im/tidemark/internal/fault"
@@ -50,41 +49,25 @@ func TestMetrics(t *testing.T) {
 		t.Fatal("want an error")
 	}
 	handle(t, s, w.input(0)) // counted once, though tried twice
-	want := `
-# HELP tidemark_toredis_appended_records_total Records acknowledged by the sequenced log.
-# TYPE tidemark_toredis_appended_records_total counter
-tidemark_toredis_appended_records_total 1
-# HELP tidemark_toredis_cold_loads_total Conversations that were loaded from history and tail, by why Redis could not be believed.
-# TYPE tidemark_toredis_cold_loads_total counter
-tidemark_toredis_cold_loads_total{why="absent"} 1
-# HELP tidemark_toredis_forwarded_total Records that arrived by way of another partition and were decided here.
-# TYPE tidemark_toredis_forwarded_total counter
-tidemark_toredis_forwarded_total 0
-# HELP tidemark_toredis_inputs_total Inputs that are done, by kind (message, command) and verdict.
-# TYPE tidemark_toredis_inputs_total counter
-tidemark_toredis_inputs_total{kind="command",verdict="again"} 1
-tidemark_toredis_inputs_total{kind="message",verdict="again"} 1
-tidemark_toredis_inputs_total{kind="message",verdict="refused"} 1
-# HELP tidemark_toredis_member_loads_total Members of warm conversations that were loaded because Redis did not know them.
-# TYPE tidemark_toredis_member_loads_total counter
-tidemark_toredis_member_loads_total 0
-# HELP tidemark_toredis_misrouted_total Records that stood on another partition than their conversation's.
-# TYPE tidemark_toredis_misrouted_total counter
-tidemark_toredis_misrouted_total 0
-# HELP tidemark_toredis_refused_total Inputs that were refused or could not be decoded, by reason.
-# TYPE tidemark_toredis_refused_total counter
-tidemark_toredis_refused_total{reason="id_reused"} 1
-tidemark_toredis_refused_total{reason="undecodable"} 1
-`
-	names := []string{
-		"tidemark_toredis_appended_records_total", "tidemark_toredis_cold_loads_total", "tidemark_toredis_forwarded_total",
-		"tidemark_toredis_inputs_total", "tidemark_toredis_member_loads_total", "tidemark_toredis_misrouted_total",
-		"tidemark_toredis_refused_total",
-	}
-	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), names...); err != nil {
-		t.Error(err)
-	}
-	if n, err := testutil.GatherAndCount(reg, "tidemark_toredis_batch_conversations"); n != 1 || err != nil {
-		t.Errorf("batch histogram: %d, %v", n, err)
-	}
+	equal(t, "metrics", gather(t, reg), []string{
+		"# tidemark_toredis_appended_records_total: Records acknowledged by the sequenced log.",
+		"tidemark_toredis_appended_records_total{} 1",
+		"# tidemark_toredis_batch_conversations: Conversations in one batch.",
+		"tidemark_toredis_batch_conversations{} 1",
+		"# tidemark_toredis_cold_loads_total: Conversations that were loaded from history and tail, by why Redis could not be believed.",
+		"tidemark_toredis_cold_loads_total{why=absent} 1",
+		"# tidemark_toredis_forwarded_total: Records that arrived by way of another partition and were decided here.",
+		"tidemark_toredis_forwarded_total{} 0",
+		"# tidemark_toredis_inputs_total: Inputs that are done, by kind (message, command) and verdict.",
+		"tidemark_toredis_inputs_total{kind=command,verdict=again} 1",
+		"tidemark_toredis_inputs_total{kind=message,verdict=again} 1",
+		"tidemark_toredis_inputs_total{kind=message,verdict=refused} 1",
+		"# tidemark_toredis_member_loads_total: Members of warm conversations that were loaded because Redis did not know them.",
+		"tidemark_toredis_member_loads_total{} 0",
+		"# tidemark_toredis_misrouted_total: Records that stood on another partition than their conversation's.",
+		"tidemark_toredis_misrouted_total{} 0",
+		"# tidemark_toredis_refused_total: Inputs that were refused or could not be decoded, by reason.",
+		"tidemark_toredis_refused_total{reason=id_reused} 1",
+		"tidemark_toredis_refused_total{reason=undecodable} 1",
+	})
 }

@@ -16,7 +16,7 @@ import (
 func (s *Store) States(ctx context.Context, wants []watermark.Want) (out []*watermark.State, err error) {
 	defer s.metrics.done("states", time.Now(), &err)
 	out = make([]*watermark.State, len(wants))
-	// A conversation that is wanted twice is read once and handed out twice.
+	// A conversation that is wanted twice is read once, for both.
 	states := make(map[watermark.ConversationID]*loading, len(wants))
 	convs := make([]watermark.ConversationID, 0, len(wants))
 	for _, w := range wants {
@@ -40,7 +40,7 @@ func (s *Store) States(ctx context.Context, wants []watermark.Want) (out []*wate
 		return nil, err
 	}
 	for i, w := range wants {
-		out[i] = states[w.Conversation].take()
+		out[i] = states[w.Conversation].take(w)
 	}
 	return out, nil
 }
@@ -52,24 +52,37 @@ type loading struct {
 	users  []watermark.UserID
 	sent   bool
 	roster bool
-	taken  bool
+	large  bool
+	wanted int // how often
 }
 
 func (l *loading) add(w watermark.Want) {
 	l.users = append(l.users, w.Users...)
 	l.sent = l.sent || w.Sent
 	l.roster = l.roster || w.Roster
+	l.wanted++
 }
 
-// take hands the state out: itself the first time, then copies, so that no two
+// take hands out what w asks for: the state itself where there is one want, so
+// that nothing is copied, and copies where there are several, so that no two
 // callers change one map.
-func (l *loading) take() *watermark.State {
-	if !l.taken {
-		l.taken = true
+func (l *loading) take(w watermark.Want) *watermark.State {
+	if l.wanted == 1 {
 		return l.state
 	}
 	c := watermark.NewState(l.state.ID)
 	c.Merge(l.state)
+	if !w.Sent {
+		c.Sent = nil
+	}
+	if l.large && !w.Roster {
+		c.Complete, c.Members = false, nil
+		for _, u := range w.Users {
+			if m, ok := l.state.Members[u]; ok {
+				c.MergeMember(m)
+			}
+		}
+	}
 	return c
 }
 
@@ -83,7 +96,8 @@ func (s *Store) loadMembers(ctx context.Context, convs []watermark.ConversationI
 			return err
 		}
 		l := states[id]
-		if l.roster || size <= watermark.SmallGroup {
+		l.large = size > watermark.SmallGroup
+		if l.roster || !l.large {
 			l.state.Complete = true
 			whole = append(whole, id)
 			return nil

@@ -1,0 +1,103 @@
+package storagetest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// History is a history store. All methods are safe for concurrent use.
+type History interface {
+	// Write applies a Change: rows, revokes, members, conversations. Inside one
+	// Change too, entries count one after the other. An empty Change does
+	// nothing.
+	//
+	// A row at a seq that is taken is a Replay or a Conflict, wherever the
+	// minimum stands; one below the minimum that stood before the Change is
+	// Retired where nothing stands. A revoke of a row that does not stand does
+	// nothing, the first revoke of a row stands.
+	//
+	// A member's own messages are kept at MaxOwn: beyond it the lowest go, and
+	// the read watermark rises to the last that went. A member state whose
+	// version stands already with other windows or ops is reported in
+	// MemberConflicts: windows and ops stay, its marks are merged all the same.
+	Write(ctx context.Context, c watermark.Change) (watermark.Written, error)
+
+	// Conversations gives what stands of each, in the order of ids; an unknown
+	// one has its ID and nothing else. ids may repeat.
+	Conversations(ctx context.Context, ids []watermark.ConversationID) ([]watermark.Conversation, error)
+
+	// Members gives those of users that have a row, in no particular order.
+	Members(ctx context.Context, conv watermark.ConversationID, users []watermark.UserID) ([]watermark.Member, error)
+
+	// Roster gives the member rows of conv above after, by user id in byte
+	// order.
+	Roster(ctx context.Context, conv watermark.ConversationID, after watermark.UserID, limit int) ([]watermark.Member, error)
+
+	// MembershipsOf gives user's member rows above after, by conversation id in
+	// byte order.
+	MembershipsOf(ctx context.Context, user watermark.UserID, after watermark.ConversationID, limit int) ([]watermark.MemberRow, error)
+
+	// Messages gives the lowest rows of conv within in, ascending.
+	Messages(ctx context.Context, conv watermark.ConversationID, in watermark.Interval, limit int) ([]watermark.Message, error)
+
+	// Sent gives the client message ids of the rows above a seq; of an id that
+	// stands at two, the higher one. Callers ask for about DedupeHorizon seqs.
+	Sent(ctx context.Context, conv watermark.ConversationID, above watermark.Seq) (map[watermark.SentKey]watermark.Sent, error)
+
+	// States is the batched read of a cold load: for each want, in order, the
+	// conversation, its members, and with Want.Sent the ids that Sent gives above
+	// max - DedupeHorizon (nil without). The members are all of them, and
+	// Complete is set, where at most SmallGroup exist or Want.Roster asks for
+	// them; those of Want.Users that exist otherwise. An unknown conversation is
+	// a complete state with its ID and nothing else. The states are the
+	// caller's own, also where a conversation is wanted twice.
+	//
+	// Ten thousand conversations of a few members must take tens of queries of
+	// the database, not one or more for each: about 500 conversations a query.
+	// The reads need not be of one moment, but no member may be mixed of two.
+	States(ctx context.Context, wants []watermark.Want) ([]*watermark.State, error)
+
+	// DeleteBelow takes the content of at most limit rows below both seq and the
+	// conversation's minimum, and gives how many it met; called until it gives
+	// 0, it leaves none. Rows within the last DedupeHorizon seqs are gone for
+	// Messages at once but still count for Sent and for conflicts until the
+	// conversation's max has moved on; a later call takes what is left of them,
+	// and counts them again.
+	DeleteBelow(ctx context.Context, conv watermark.ConversationID, seq watermark.Seq, limit int) (deleted int, err error)
+}
+
+// Reopener is a History that outlives its process. Reopen closes it and opens
+// what it kept; the one it was called on is not used again.
+type Reopener interface {
+	Reopen(t testing.TB) History
+}
+
+// Run holds an implementation against the contract. open gives a new, empty
+// history each time and closes it with t.Cleanup.
+func Run(t *testing.T, open func(testing.TB) History) {
+	groups := []struct {
+		name  string
+		tests []test
+	}{
+		{"rows", rowTests},
+		{"members", memberTests},
+		{"conversations", conversationTests},
+		{"reads", readTests},
+		{"retention", retentionTests},
+		{"durability", durabilityTests},
+	}
+	for _, g := range groups {
+		t.Run(g.name, func(t *testing.T) {
+			for _, tt := range g.tests {
+				t.Run(tt.name, func(t *testing.T) { tt.run(t, open(t)) })
+			}
+		})
+	}
+}
+
+type test struct {
+	name string
+	run  func(*testing.T, History)
+}

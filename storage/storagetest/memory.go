@@ -1,0 +1,321 @@
+package storagetest
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// Step names a point between two parts of a Write of Memory.
+type Step string
+
+// The steps of a Write, in order. Each is reached when its part is done.
+const (
+	StepRows          Step = "rows"
+	StepRevokes       Step = "revokes"
+	StepMembers       Step = "members"
+	StepConversations Step = "conversations"
+)
+
+// Memory is a history in maps: the contract in its shortest form. It has no
+// transactions on purpose, like a store that applies a Change in four steps.
+type Memory struct {
+	// Fail, when set, is called after each step of a Write, and before the first
+	// one with "". An error ends the Write there: what was done stays, as after a
+	// crash between two effects. Set it before the first call.
+	Fail func(Step) error
+
+	mu    sync.Mutex
+	convs map[watermark.ConversationID]*memConv
+}
+
+type memConv struct {
+	watermark.Conversation
+	rows    map[watermark.Seq]*memRow
+	members map[watermark.UserID]watermark.Member
+}
+
+type memRow struct {
+	watermark.Message
+	gone bool
+}
+
+// NewMemory gives an empty history.
+func NewMemory() *Memory {
+	return &Memory{convs: make(map[watermark.ConversationID]*memConv)}
+}
+
+// Write implements History.
+func (h *Memory) Write(ctx context.Context, c watermark.Change) (w watermark.Written, err error) {
+	if err := ctx.Err(); err != nil {
+		return w, err
+	}
+	steps := []struct {
+		name Step
+		do   func()
+	}{
+		{"", func() {}},
+		{StepRows, func() { w.Rows = h.insertLocked(c.Rows) }},
+		{StepRevokes, func() { h.revokeLocked(c.Revokes) }},
+		{StepMembers, func() { w.MemberConflicts = h.membersLocked(c.Members) }},
+		{StepConversations, func() { h.conversationsLocked(c.Conversations) }},
+	}
+	for _, s := range steps {
+		h.mu.Lock()
+		s.do()
+		h.mu.Unlock()
+		if h.Fail != nil {
+			if err := h.Fail(s.name); err != nil {
+				return watermark.Written{}, err
+			}
+		}
+	}
+	return w, nil
+}
+
+func (h *Memory) convLocked(id watermark.ConversationID) *memConv {
+	c := h.convs[id]
+	if c == nil {
+		c = &memConv{
+			Conversation: watermark.Conversation{ID: id},
+			rows:         make(map[watermark.Seq]*memRow),
+			members:      make(map[watermark.UserID]watermark.Member),
+		}
+		h.convs[id] = c
+	}
+	return c
+}
+
+func (h *Memory) insertLocked(rows []watermark.Row) (out []watermark.Fate) {
+	for _, r := range rows {
+		c := h.convLocked(r.Conversation)
+		old := c.rows[r.Message.Seq]
+		switch {
+		case old != nil && old.SameAs(&r.Message):
+			out = append(out, watermark.Replay)
+		case old != nil:
+			out = append(out, watermark.Conflict)
+		case r.Message.Seq < c.Min:
+			out = append(out, watermark.Retired)
+		default:
+			c.rows[r.Message.Seq] = &memRow{Message: cloneMessage(r.Message)}
+			out = append(out, watermark.Inserted)
+		}
+	}
+	return out
+}
+
+func cloneMessage(m watermark.Message) watermark.Message {
+	m.Body = slices.Clone(m.Body)
+	m.Mentions = slices.Clone(m.Mentions)
+	m.Attributes = maps.Clone(m.Attributes)
+	return m
+}
+
+func (h *Memory) revokeLocked(revokes []watermark.RevokedRow) {
+	for _, r := range revokes {
+		if row := h.convLocked(r.Conversation).rows[r.Revoked.Seq]; row != nil && row.Revoked == nil {
+			row.Message = row.Tombstone(r.Revoked)
+		}
+	}
+}
+
+func (h *Memory) membersLocked(rows []watermark.MemberRow) (conflicts []int) {
+	for i, r := range rows {
+		c := h.convLocked(r.Conversation)
+		m, ok := c.members[r.Member.User]
+		if !ok {
+			m.User = r.Member.User
+		}
+		if o := r.Member; m.Version == o.Version && m.Version > 0 && (m.LastMembership != o.LastMembership ||
+			!slices.Equal(m.Memberships, o.Memberships) || !slices.Equal(m.Ops, o.Ops)) {
+			conflicts = append(conflicts, i)
+		}
+		m.Merge(r.Member)
+		if n := len(m.Own) - watermark.MaxOwn; n > 0 {
+			m.RaiseRead(m.Own[n-1])
+		}
+		c.members[m.User] = m
+	}
+	return conflicts
+}
+
+func (h *Memory) conversationsLocked(convs []watermark.Conversation) {
+	for _, o := range convs {
+		c := h.convLocked(o.ID)
+		c.Conversation.Merge(o)
+	}
+}
+
+func (h *Memory) conversationLocked(id watermark.ConversationID) watermark.Conversation {
+	out := watermark.Conversation{ID: id}
+	if c := h.convs[id]; c != nil {
+		out.Merge(c.Conversation)
+	}
+	return out
+}
+
+// Conversations implements History.
+func (h *Memory) Conversations(ctx context.Context, ids []watermark.ConversationID) ([]watermark.Conversation, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := make([]watermark.Conversation, len(ids))
+	for i, id := range ids {
+		out[i] = h.conversationLocked(id)
+	}
+	return out, ctx.Err()
+}
+
+// Members implements History.
+func (h *Memory) Members(ctx context.Context, conv watermark.ConversationID, users []watermark.UserID) ([]watermark.Member, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.Member
+	for _, u := range users {
+		if m, ok := h.memberLocked(conv, u); ok {
+			out = append(out, m)
+		}
+	}
+	return out, ctx.Err()
+}
+
+func (h *Memory) memberLocked(conv watermark.ConversationID, u watermark.UserID) (watermark.Member, bool) {
+	c := h.convs[conv]
+	if c == nil {
+		return watermark.Member{}, false
+	}
+	m, ok := c.members[u]
+	out := watermark.Member{User: u}
+	out.Merge(m)
+	return out, ok
+}
+
+// Roster implements History.
+func (h *Memory) Roster(ctx context.Context, conv watermark.ConversationID, after watermark.UserID, limit int) ([]watermark.Member, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.Member
+	if c := h.convs[conv]; c != nil {
+		for _, u := range slices.Sorted(maps.Keys(c.members)) {
+			if u > after {
+				m, _ := h.memberLocked(conv, u)
+				out = append(out, m)
+			}
+		}
+	}
+	return capped(out, limit), ctx.Err()
+}
+
+func capped[T any](list []T, limit int) []T {
+	return list[:min(len(list), max(0, min(limit, watermark.MaxPage)))]
+}
+
+// MembershipsOf implements History.
+func (h *Memory) MembershipsOf(ctx context.Context, user watermark.UserID, after watermark.ConversationID, limit int) ([]watermark.MemberRow, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.MemberRow
+	for _, id := range slices.Sorted(maps.Keys(h.convs)) {
+		if m, ok := h.memberLocked(id, user); ok && id > after {
+			out = append(out, watermark.MemberRow{Conversation: id, Member: m})
+		}
+	}
+	return capped(out, limit), ctx.Err()
+}
+
+// Messages implements History.
+func (h *Memory) Messages(ctx context.Context, conv watermark.ConversationID, in watermark.Interval, limit int) ([]watermark.Message, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.Message
+	if c := h.convs[conv]; c != nil {
+		for s, r := range c.rows {
+			if in.Contains(s) && !r.gone {
+				out = append(out, cloneMessage(r.Message))
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b watermark.Message) int { return cmp.Compare(a.Seq, b.Seq) })
+	return capped(out, limit), ctx.Err()
+}
+
+// Sent implements History.
+func (h *Memory) Sent(ctx context.Context, conv watermark.ConversationID, above watermark.Seq) (map[watermark.SentKey]watermark.Sent, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sentLocked(conv, above), ctx.Err()
+}
+
+func (h *Memory) sentLocked(conv watermark.ConversationID, above watermark.Seq) map[watermark.SentKey]watermark.Sent {
+	out := make(map[watermark.SentKey]watermark.Sent)
+	c := h.convs[conv]
+	if c == nil {
+		return out
+	}
+	for s, r := range c.rows {
+		k := watermark.SentKey{Sender: r.Sender, ClientID: r.ClientID}
+		if s > above && s > out[k].Seq {
+			out[k] = watermark.Sent{Seq: s, Hash: r.Hash}
+		}
+	}
+	return out
+}
+
+// States implements History.
+func (h *Memory) States(ctx context.Context, wants []watermark.Want) ([]*watermark.State, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := make([]*watermark.State, len(wants))
+	for i, w := range wants {
+		s := watermark.NewState(w.Conversation)
+		out[i] = s
+		s.Conversation = h.conversationLocked(w.Conversation)
+		users := w.Users
+		var all map[watermark.UserID]watermark.Member
+		if c := h.convs[w.Conversation]; c != nil {
+			all = c.members
+		}
+		if w.Roster || len(all) <= watermark.SmallGroup {
+			s.Complete = true
+			users = slices.Collect(maps.Keys(all))
+		}
+		for _, u := range users {
+			if m, ok := h.memberLocked(w.Conversation, u); ok {
+				s.MergeMember(m)
+			}
+		}
+		if w.Sent {
+			s.Sent = h.sentLocked(w.Conversation, s.Max-watermark.DedupeHorizon)
+		}
+	}
+	return out, ctx.Err()
+}
+
+// DeleteBelow implements History.
+func (h *Memory) DeleteBelow(ctx context.Context, conv watermark.ConversationID, seq watermark.Seq, limit int) (deleted int, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.convs[conv]
+	if c == nil {
+		return 0, ctx.Err()
+	}
+	horizon := c.Max - watermark.DedupeHorizon
+	below := slices.DeleteFunc(slices.Sorted(maps.Keys(c.rows)), func(s watermark.Seq) bool {
+		return s >= min(seq, c.Min) || (s > horizon && c.rows[s].gone)
+	})
+	below = capped(below, limit)
+	for _, s := range below {
+		if s <= horizon {
+			delete(c.rows, s)
+			continue
+		}
+		r := c.rows[s]
+		r.gone = true
+		r.Body, r.BodyType, r.Mentions, r.Attributes = nil, watermark.BodyNone, nil, nil
+	}
+	return len(below), ctx.Err()
+}

@@ -1,18 +1,21 @@
 package syncapi
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tidemark-im/tidemark/api/convert"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
 const (
-	// waveRows is how many rows one wave reads, over all entries of a call. An
-	// entry needs at least one, so it must not be below maxEntries.
-	waveRows = 2000
+	// maxWave and minWave bound how many rows one wave reads, over all entries
+	// of a call; between them waveBytes of the largest bodies decide.
+	maxWave, minWave = 2000, 100
+	waveBytes        = 128 << 20
 	// truthReaders is how many entries of a call read the truth at once.
 	truthReaders = 8
 	// answerBytes is what an answer never exceeds unless PageBytes is more, save
@@ -72,10 +75,13 @@ func (p *pull) wave() []*want {
 	if len(open) == 0 {
 		return nil
 	}
+	body := min(cmp.Or(p.s.cfg.Limits.MaxBody, convert.DefaultMaxBody), convert.HardMaxBody)
+	rows := min(max(waveBytes/int64(body), minWave), maxWave)
+	open = open[:min(len(open), int(rows))]
 	share := make([]int64, len(open))
-	left := int64(waveRows)
+	left := rows
 	for i, e := range open {
-		share[i] = min(e.todo.Count(), waveRows/int64(len(open)))
+		share[i] = min(e.todo.Count(), rows/int64(len(open)))
 		left -= share[i]
 	}
 	out := make([]*want, len(open))

@@ -124,6 +124,7 @@ func (c *Config) check() error {
 		name  string
 		value int64
 	}{
+		{"Limits.MaxBody", int64(c.Limits.MaxBody)},
 		{"PageBytes", int64(c.PageBytes)},
 		{"AnswerTimeout", int64(c.AnswerTimeout)},
 		{"MarkWindow", int64(c.MarkWindow)},

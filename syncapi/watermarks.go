@@ -3,6 +3,7 @@ package syncapi
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"slices"
 
@@ -128,7 +129,7 @@ func (s *Service) listPage(ctx context.Context, user watermark.UserID, at pageTo
 	bytes, served := 0, 0
 	for _, l := range page {
 		v := seen[l.Conversation]
-		if r, _ := refusalOf(ctx, v.err); v.err != nil && r.reason == reasonUnknown {
+		if r, ok := errors.AsType[*refusal](v.err); ok && r.reason == reasonUnknown {
 			served++ // a closed group in which the user only sent
 			continue
 		}

@@ -1,0 +1,49 @@
+package syncapi_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+)
+
+func TestMetricNames(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	w := newWorld()
+	w.say(t, group, "B", 3)
+	c := clients(t, newService(t, w, counted(reg)))["json"]
+	pull(t, c, "A", &v1.PullRange{Conversation: string(group), Begin: 1, End: 3})
+	if _, err := c.SetReadSeq(t.Context(), &v1.SetReadSeqRequest{User: "A", Conversation: string(group), ReadSeq: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Clear(t.Context(), &v1.ClearRequest{User: "A", Conversation: string(group)}); err != nil {
+		t.Fatal(err)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range families {
+		got = append(got, fmt.Sprintf("%s %s: %s", f.GetType(), f.GetName(), f.GetHelp()))
+	}
+	slices.Sort(got)
+	want := []string{
+		"COUNTER tidemark_syncapi_answer_polls_total: Round trips to Redis for answers of owners, by outcome: ok, error.",
+		"COUNTER tidemark_syncapi_calls_total: Calls by method and Connect code.",
+		"COUNTER tidemark_syncapi_is_end_anomalies_total: Pages that should be rare, by kind: empty (no messages, not the end), repeat (the same range asked again and again), gap (a row is nowhere).",
+		"COUNTER tidemark_syncapi_mark_appends_total: Records of marks, by outcome: ok, error.",
+		"COUNTER tidemark_syncapi_marks_total: Marks taken to be appended.",
+		"COUNTER tidemark_syncapi_rows_total: Messages read for Pull, by source: hot, truth.",
+		"COUNTER tidemark_syncapi_views_total: Views that Redis was asked for, by what it had: warm, cold, partial.",
+		"GAUGE tidemark_syncapi_waiting_calls: Calls that wait for an owner's answer.",
+		"HISTOGRAM tidemark_syncapi_call_duration_seconds: Time from a call's arrival to its answer.",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

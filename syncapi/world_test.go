@@ -1,0 +1,458 @@
+package syncapi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/tidemark-im/tidemark/api/convert"
+	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/internal/fault"
+	"github.com/tidemark-im/tidemark/syncapi"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+type (
+	convID = watermark.ConversationID
+	userID = watermark.UserID
+	seq    = watermark.Seq
+)
+
+const (
+	single convID = "single:A:B"
+	group  convID = "group:g1"
+)
+
+var errDown = fault.New(fault.Transient, "test", errors.New("secret-host:6379 is down"))
+
+// world is a deployment without drivers: an owner that decides at once, a log
+// that is the truth, and a Redis that may know less.
+type world struct {
+	mu      sync.Mutex
+	convs   map[convID]*talk
+	policy  watermark.UnreadPolicy
+	answers map[watermark.AnswerKey]watermark.Answer
+	slow    bool // owners decide, but hand no answer over
+
+	hotDown, truthDown, logDown bool
+	beforeMessages              func() // runs between a call's bounds and its rows
+
+	calls   map[string]int
+	appends [][]watermark.ReadAdvanced // one for each record of marks
+	keys    int                        // answers asked for
+	loads   [][]watermark.Want
+}
+
+// talk is one conversation.
+type talk struct {
+	watermark.Conversation
+	members map[userID]watermark.Member // what the log says
+	marks   map[userID]watermark.Member // what Redis was told beyond it
+	rows    map[seq]watermark.Message
+	ids     map[watermark.SentKey]watermark.Sent
+
+	warm    bool
+	hotFrom seq // rows below it are not in Redis
+	lost    map[seq]bool
+	unknown map[userID]bool // members that Redis does not know
+}
+
+func newWorld() *world {
+	return &world{
+		convs:   make(map[convID]*talk),
+		answers: make(map[watermark.AnswerKey]watermark.Answer),
+		calls:   make(map[string]int),
+	}
+}
+
+func (w *world) talkLocked(id convID) *talk {
+	t := w.convs[id]
+	if t == nil {
+		t = &talk{
+			Conversation: watermark.Conversation{ID: id},
+			members:      make(map[userID]watermark.Member), marks: make(map[userID]watermark.Member),
+			rows: make(map[seq]watermark.Message), ids: make(map[watermark.SentKey]watermark.Sent),
+			warm: true, lost: make(map[seq]bool), unknown: make(map[userID]bool),
+		}
+		w.convs[id] = t
+	}
+	return t
+}
+
+// with changes a conversation under the lock.
+func (w *world) with(id convID, f func(t *talk)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f(w.talkLocked(id))
+}
+
+// set changes the world under the lock.
+func (w *world) set(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+// flush makes Redis forget everything.
+func (w *world) flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range w.convs {
+		t.warm = false
+		t.marks = make(map[userID]watermark.Member)
+	}
+}
+
+// say sends n messages of sender.
+func (w *world) say(tb testing.TB, id convID, sender userID, n int) {
+	tb.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for range n {
+		t := w.talkLocked(id)
+		m := watermark.Message{
+			Sender: sender, ClientID: fmt.Sprintf("c%d", t.Max+1), Kind: "text",
+			BodyType: watermark.BodyText, Body: fmt.Appendf(nil, "message %d", t.Max+1),
+		}
+		m.Hash = m.SumHash()
+		if out := w.sendLocked(t, m); out.Verdict != watermark.Accepted {
+			tb.Fatalf("send of %s in %s: %+v", sender, id, out)
+		}
+	}
+}
+
+func (w *world) sendLocked(t *talk, m watermark.Message) watermark.Answer {
+	t.warm = true
+	sender := t.memberLocked(m.Sender)
+	key := watermark.SentKey{Sender: m.Sender, ClientID: m.ClientID}
+	if old, ok := t.ids[key]; ok {
+		if old.Hash != m.Hash {
+			return watermark.Answer{Verdict: watermark.Refused, Reason: watermark.ReasonIDReused}
+		}
+		return watermark.Answer{Verdict: watermark.Resent, Seq: old.Seq}
+	}
+	if !sender.Open() {
+		return watermark.Answer{Verdict: watermark.Refused, Reason: watermark.ReasonNotMember}
+	}
+	t.Max++
+	m.Seq = t.Max
+	t.rows[m.Seq] = m
+	t.ids[key] = watermark.Sent{Seq: m.Seq, Hash: m.Hash}
+	t.LastTime++
+	if w.policy == watermark.KeepOnSend {
+		sender.Merge(watermark.Member{User: m.Sender, Own: []seq{m.Seq}})
+	} else {
+		sender.RaiseRead(m.Seq)
+	}
+	t.members[m.Sender] = sender
+	return watermark.Answer{Verdict: watermark.Accepted, Seq: m.Seq, Min: t.Min}
+}
+
+func (t *talk) memberLocked(u userID) watermark.Member {
+	m := t.members[u]
+	m.User = u
+	return m
+}
+
+func (w *world) decideLocked(in watermark.Input) watermark.Answer {
+	t := w.talkLocked(in.Conversation)
+	t.warm = true
+	t.Inputs = map[watermark.Partition]int64{{}: 1}
+	m := t.memberLocked(in.User)
+	out := watermark.Answer{Seq: t.Max}
+	if op, ok := m.HasOp(in.OpID); ok && in.User != "" {
+		return watermark.Answer{Verdict: watermark.Again, Seq: op.Edge, Min: t.Min, Member: &m}
+	}
+	var full bool
+	switch in.Act {
+	case watermark.ActJoin:
+		m, out.Changed, full = m.Join(in.OpID, t.Max, in.History, in.Seq)
+	case watermark.ActLeave:
+		m, out.Changed = m.Leave(in.OpID, t.Max, in.Membership)
+	case watermark.ActClear:
+		m, out.Changed = m.Clear(in.OpID, t.Max)
+	case watermark.ActRaiseMin:
+		if in.Seq > t.Max+1 {
+			return watermark.Answer{Verdict: watermark.Refused, Reason: watermark.ReasonNoSuchSeq}
+		}
+		out.Changed = in.Seq > t.Min
+		t.Min = max(t.Min, in.Seq)
+	case watermark.ActRevoke:
+		row, ok := t.rows[in.Seq]
+		if !ok {
+			return watermark.Answer{Verdict: watermark.Refused, Reason: watermark.ReasonNoSuchSeq}
+		}
+		out.Changed = row.Revoked == nil
+		t.rows[in.Seq] = row.Tombstone(watermark.Revoked{Seq: in.Seq, By: in.Actor})
+	}
+	if full {
+		return watermark.Answer{Verdict: watermark.Refused, Reason: watermark.ReasonWindowFull}
+	}
+	if in.User != "" {
+		t.members[in.User] = m
+		out.Member = &m
+	}
+	out.Min = t.Min
+	return out
+}
+
+func (w *world) answerLocked(key watermark.AnswerKey, a watermark.Answer) {
+	if key.Caller != "" && !w.slow {
+		w.answers[key] = a
+	}
+}
+
+// releaseAnswer hands over an answer by hand, for whoever waits under op.
+func (w *world) count(name string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calls[name]
+}
+
+type fakeHot struct{ *world }
+
+func (h fakeHot) enter(name string) (func(), error) {
+	h.mu.Lock()
+	h.calls[name]++
+	if h.hotDown {
+		h.mu.Unlock()
+		return nil, errDown
+	}
+	return h.mu.Unlock, nil
+}
+
+func (h fakeHot) Views(_ context.Context, asks []syncapi.Ask) ([]watermark.View, error) {
+	leave, err := h.enter("Views")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	out := make([]watermark.View, len(asks))
+	for i, a := range asks {
+		out[i] = h.viewLocked(a)
+	}
+	return out, nil
+}
+
+func (h fakeHot) viewLocked(a syncapi.Ask) watermark.View {
+	t := h.convs[a.Conversation]
+	if t == nil || !t.warm {
+		return watermark.View{Temperature: watermark.Cold}
+	}
+	st := t.stateLocked()
+	for _, m := range t.marks {
+		st.MergeMember(m)
+	}
+	v := st.ViewOf(a.User)
+	peer, _ := a.Conversation.Peer(a.User)
+	if t.unknown[a.User] || t.unknown[peer] {
+		v.Temperature = watermark.Partial
+		if t.unknown[a.User] {
+			v.Member = watermark.Member{User: a.User, Read: t.marks[a.User].Read}
+		}
+	}
+	return v
+}
+
+func (t *talk) stateLocked() *watermark.State {
+	st := watermark.NewState(t.ID)
+	st.Conversation = t.Conversation
+	st.Members = maps.Clone(t.members)
+	return st
+}
+
+func (h fakeHot) Messages(_ context.Context, spans []syncapi.Span) ([][]watermark.Message, error) {
+	leave, err := h.enter("Messages")
+	if err != nil {
+		return nil, err
+	}
+	if f := h.beforeMessages; f != nil {
+		h.beforeMessages = nil
+		leave()
+		f()
+		h.mu.Lock()
+	}
+	defer h.mu.Unlock()
+	out := make([][]watermark.Message, len(spans))
+	for i, s := range spans {
+		t := h.convs[s.Conversation]
+		if t == nil || !t.warm {
+			continue
+		}
+		out[i] = t.readLocked(watermark.Interval{First: max(s.First, t.hotFrom), Last: s.Last})
+	}
+	return out, nil
+}
+
+func (t *talk) readLocked(i watermark.Interval) []watermark.Message {
+	var out []watermark.Message
+	for s := max(i.First, 1); s <= min(i.Last, t.Max); s++ {
+		if m, ok := t.rows[s]; ok && !t.lost[s] {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func (h fakeHot) MergeMembers(_ context.Context, id convID, members []watermark.Member, absent []userID, _ bool) error {
+	leave, err := h.enter("MergeMembers")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	t := h.talkLocked(id)
+	for _, m := range members {
+		delete(t.unknown, m.User)
+	}
+	for _, u := range absent {
+		delete(t.unknown, u)
+	}
+	return nil
+}
+
+func (h fakeHot) RaiseReads(_ context.Context, rows []watermark.MemberRow) error {
+	leave, err := h.enter("RaiseReads")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for _, r := range rows {
+		if t := h.talkLocked(r.Conversation); t.warm {
+			m := t.marks[r.Member.User]
+			m.User = r.Member.User
+			m.Merge(r.Member)
+			t.marks[m.User] = m
+		}
+	}
+	return nil
+}
+
+func (h fakeHot) Answers(_ context.Context, keys []watermark.AnswerKey) ([]*watermark.Answer, error) {
+	leave, err := h.enter("Answers")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	h.keys += len(keys)
+	out := make([]*watermark.Answer, len(keys))
+	for i, k := range keys {
+		if a, ok := h.answers[k]; ok {
+			out[i] = &a
+		}
+	}
+	return out, nil
+}
+
+type fakeTruth struct{ *world }
+
+func (f fakeTruth) Load(_ context.Context, wants []watermark.Want) ([]*watermark.State, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls["Load"]++
+	f.loads = append(f.loads, wants)
+	if f.truthDown {
+		return nil, errDown
+	}
+	out := make([]*watermark.State, len(wants))
+	for i, w := range wants {
+		if t := f.convs[w.Conversation]; t != nil {
+			out[i] = t.stateLocked()
+		} else {
+			out[i] = watermark.NewState(w.Conversation)
+		}
+	}
+	return out, nil
+}
+
+func (f fakeTruth) Messages(_ context.Context, id convID, span watermark.Interval) ([]watermark.Message, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls["truth.Messages"]++
+	if f.truthDown {
+		return nil, errDown
+	}
+	if span.Len() > watermark.MaxPage {
+		return nil, fmt.Errorf("span %v is too long", span)
+	}
+	t := f.convs[id]
+	if t == nil {
+		return nil, nil
+	}
+	return t.readLocked(span), nil
+}
+
+func (f fakeTruth) ConversationsOf(_ context.Context, u userID) ([]syncapi.Listed, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls["ConversationsOf"]++
+	if f.truthDown {
+		return nil, errDown
+	}
+	var out []syncapi.Listed
+	for id, t := range f.convs {
+		_, ok := t.members[u]
+		if _, peer := id.Peer(u); ok || peer {
+			out = append(out, syncapi.Listed{Conversation: id, LastTime: t.LastTime})
+		}
+	}
+	return out, nil
+}
+
+type fakeLog struct{ *world }
+
+func (l fakeLog) enter(name string) error {
+	l.mu.Lock()
+	l.calls[name]++
+	if l.logDown {
+		l.mu.Unlock()
+		return errDown
+	}
+	return nil
+}
+
+func (l fakeLog) AppendSend(_ context.Context, m *v1.SendMessage, caller string) error {
+	if err := l.enter("AppendSend"); err != nil {
+		return err
+	}
+	defer l.mu.Unlock()
+	id, msg, err := convert.SendToMessage(m, convert.Limits{})
+	if err != nil {
+		return err
+	}
+	a := l.sendLocked(l.talkLocked(id), msg)
+	l.answerLocked(watermark.AnswerKey{Conversation: id, Caller: caller, OpID: string(msg.Sender) + "/" + msg.ClientID}, a)
+	return nil
+}
+
+func (l fakeLog) AppendCommand(_ context.Context, c *v1.Command) error {
+	if err := l.enter("AppendCommand"); err != nil {
+		return err
+	}
+	defer l.mu.Unlock()
+	in, err := convert.CommandToInput(c)
+	if err != nil {
+		return err
+	}
+	a := l.decideLocked(in)
+	l.answerLocked(watermark.AnswerKey{Conversation: in.Conversation, Caller: in.Caller, OpID: in.OpID}, a)
+	return nil
+}
+
+func (l fakeLog) AppendMarks(_ context.Context, id convID, marks []watermark.ReadAdvanced) error {
+	if err := l.enter("AppendMarks"); err != nil {
+		return err
+	}
+	defer l.mu.Unlock()
+	l.appends = append(l.appends, slices.Clone(marks))
+	t := l.talkLocked(id)
+	for _, r := range marks {
+		m := t.memberLocked(r.User)
+		m.Merge(watermark.Member{User: r.User, Read: r.Read, Receipt: r.Receipt})
+		t.members[r.User] = m
+	}
+	return nil
+}

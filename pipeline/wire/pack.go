@@ -49,7 +49,9 @@ func NewPacker(conv watermark.ConversationID) *Packer {
 // decided. A zero origin stands for events that come from no input.
 func (p *Packer) Add(origin watermark.Origin, events ...watermark.Event) {
 	units := split(events)
-	if n, size := total(units); n <= MaxRecordMessages && size+p.base() <= MaxRecordBytes && !p.fits(n, size) {
+	// An input without events needs no room: it belongs to the record at hand,
+	// also where that is over its bound already.
+	if n, size := total(units); len(units) > 0 && n <= MaxRecordMessages && size+p.base() <= MaxRecordBytes && !p.fits(n, size) {
 		p.cut()
 	}
 	for _, u := range units {

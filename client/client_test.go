@@ -302,6 +302,32 @@ func TestPushesThatFollowOneAnotherNeedNoPull(t *testing.T) {
 	}
 }
 
+func TestABurstThatDoesNotFitIsPulled(t *testing.T) {
+	s, d := newServer(), newDevice()
+	s.send("group:a", 1)
+	var gate chan struct{}
+	live(t, s, d, func(c *client.Config) {
+		gate = make(chan struct{}) // of the test's bubble
+		deliver := c.OnMessage
+		c.OnMessage = func(ctx context.Context, u client.Update) error {
+			if u.Message.GetSeq() == 2 {
+				<-gate
+			}
+			return deliver(ctx, u)
+		}
+	}, func(settle func()) {
+		s.send("group:a", 999)
+		for seq := range int64(999) {
+			s.push("group:a", seq+2)
+		}
+		settle()
+		close(gate)
+	})
+	if !slices.Equal(d.order["group:a"], seqs(1, 1000)) {
+		t.Errorf("delivered %d messages, want 1..1000", len(d.order["group:a"]))
+	}
+}
+
 func TestReconnectFindsWhatWasMissed(t *testing.T) {
 	s, d := newServer(), newDevice()
 	s.send("group:a", 3)

@@ -196,9 +196,6 @@ func (c *Client) pull(ctx context.Context, conv string, begin, end int64, again 
 // deliver hands a message over, then remembers it.
 func (c *Client) deliver(ctx context.Context, m *tidemarkv1.Message, again bool) error {
 	n := c.Numbers(m.GetConversation())
-	if !again && m.GetSeq() <= n.Seq {
-		return nil
-	}
 	if err := c.cfg.OnMessage(ctx, Update{Message: m, Again: again}); err != nil {
 		return local{fmt.Errorf("client: message callback: %w", err)}
 	}

@@ -105,7 +105,9 @@ func (h *hand) event(ctx context.Context, r *roster, e watermark.Event) error {
 	switch e := e.(type) {
 	case watermark.WindowChanged:
 		m := r.state.Members[e.Member.User]
-		if edges, ok := m.Visible(r.state.Min, r.state.Max).Edges(); ok {
+		if m.Open() {
+			d.Max = r.state.Max
+		} else if edges, ok := m.Visible(r.state.Min, r.state.Max).Edges(); ok {
 			d.Max = edges.Last
 		}
 		return h.add(ctx, r, d, []watermark.UserID{e.Member.User})

@@ -1,9 +1,9 @@
 -- install: fills a warming conversation with its truth and makes it warm.
 --
 -- KEYS  1 meta  2 log  3 read  4 rcpt  5 mem  6 ids0  7 ids1  8 own  9 rev  10 ref
--- ARGV  1 incarnation ('' = ask the server)  2 expiry in s  3 now in ms  4 token
---       5 number of meta fields, of members, of own messages, of sent ids (5-8)
---       9... <field> <value>, <user> <member text> <read> <receipt>, <own
+-- ARGV  1 incarnation ('' = ask the server)  2 expiry in s  3 token
+--       4-7 number of meta fields, of members, of own messages, of sent ids
+--       8... <field> <value>, <user> <member text> <read> <receipt>, <own
 --       member>, <sent id> <value>
 -- Reply 1, or 0 when the token no longer stands: somebody else began.
 -- Atomicity: everything or nothing. Marks that were raised since begin stay,
@@ -11,7 +11,7 @@
 
 local META, LOG, READ, RCPT, MEM, IDS, OLDIDS, OWN, REV, REF = unpack(KEYS)
 local meta = redis.call('HMGET', META, 'inc', 'st', 'tok')
-if tm_state(meta[1], meta[2], ARGV[1]) ~= 'warming' or meta[3] ~= ARGV[4] then return 0 end
+if tm_state(meta[1], meta[2], ARGV[1]) ~= 'warming' or meta[3] ~= ARGV[3] then return 0 end
 
 -- Lists are flushed in steps, since unpack() has a limit.
 local STEP = 1000
@@ -32,9 +32,9 @@ local function adder(...)
   end, flush
 end
 
-local i = 9
+local i = 8
 local field, fields_done = adder('HSET', META)
-for _ = 1, tonumber(ARGV[5]) do
+for _ = 1, tonumber(ARGV[4]) do
   field(ARGV[i], ARGV[i + 1])
   i = i + 2
 end
@@ -42,7 +42,7 @@ end
 local mem, mem_done = adder('HSET', MEM)
 local read, read_done = adder('ZADD', READ, 'GT')
 local rcpt, rcpt_done = adder('ZADD', RCPT, 'GT')
-for _ = 1, tonumber(ARGV[6]) do
+for _ = 1, tonumber(ARGV[5]) do
   local user, text = ARGV[i], ARGV[i + 1]
   -- Somebody may have loaded the member meanwhile; the higher version stands.
   local old = redis.call('HGET', MEM, user)
@@ -57,7 +57,7 @@ rcpt_done()
 
 local own, own_done = adder('ZADD', OWN)
 local owners = {}
-for _ = 1, tonumber(ARGV[7]) do
+for _ = 1, tonumber(ARGV[6]) do
   own('0', ARGV[i])
   owners[string.match(ARGV[i], '^[^%z]+')] = true
   i = i + 1
@@ -69,14 +69,13 @@ for user in pairs(owners) do
 end
 
 local id, id_done = adder('HSET', IDS)
-for _ = 1, tonumber(ARGV[8]) do
+for _ = 1, tonumber(ARGV[7]) do
   id(ARGV[i], ARGV[i + 1])
   i = i + 2
 end
 id_done()
 
 field('st', 'warm')
-field('exp', ARGV[3])
 fields_done()
 for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[2]) end
 return 1

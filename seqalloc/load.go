@@ -85,11 +85,11 @@ func (a *Allocator) Install(ctx context.Context, loaded []Loaded) ([]bool, error
 // installArgs gives the arguments of install.lua.
 func (a *Allocator) installArgs(l Loaded, now int64) []any {
 	s := l.State
-	meta := metaFields(s)
+	meta := metaFields(s, now)
 	members, own := memberFields(s)
 	ids := sentFields(s)
 	args := make([]any, 0, 8+len(meta)+len(members)+len(own)+len(ids))
-	args = append(args, a.space.Incarnation, a.space.ExpirySeconds(), now, l.Token,
+	args = append(args, a.space.Incarnation, a.space.ExpirySeconds(), l.Token,
 		len(meta)/2, len(members)/4, len(own), len(ids)/2)
 	args = append(args, meta...)
 	args = append(args, members...)
@@ -97,10 +97,12 @@ func (a *Allocator) installArgs(l Loaded, now int64) []any {
 	return append(args, ids...)
 }
 
-func metaFields(s *watermark.State) []any {
+func metaFields(s *watermark.State, now int64) []any {
 	out := []any{
-		"max", int64(s.Max), "min", int64(s.Min), "gen", int64(s.Max), "old", "0", "refs", "0",
+		"max", int64(s.Max), "min", int64(s.Min),
 		"rn", s.Repair.Number, "rf", int64(s.Repair.From), "pol", int(s.Policy), "lt", s.LastTime,
+		// See malloc.lua: no old generation, no ref, expiry set now.
+		"own", fmt.Sprintf("%d 0 0 %d %d", s.Max, now, s.Policy),
 	}
 	if s.Complete {
 		out = append(out, "full", "1")

@@ -51,15 +51,19 @@ end
 
 ------------------------------------------------------------------- judge
 
-local fields = {'inc', 'st', 'max', 'min', 'gen', 'old', 'refs', 'full', 'exp', 'lt', 'rn', 'rf'}
-for p = 1, PARTS do fields[12 + p] = 'in:' .. ARGV[7 + p] end
+local fields = {'inc', 'st', 'max', 'min', 'full', 'lt', 'own'}
+for p = 1, PARTS do fields[7 + p] = 'in:' .. ARGV[7 + p] end
 local meta = redis.call('HMGET', META, unpack(fields))
 
 local state = tm_state(meta[1], meta[2], ARGV[1])
 if state ~= 'warm' then return {'cold', state} end
 
 local max, min = tonumber(meta[3] or '0'), tonumber(meta[4] or '0')
-local gen = tonumber(meta[5] or '0')
+-- What only this script needs stands in one field: where the young generation
+-- of ids starts, whether there is an old one and a ref, when the expiry was
+-- renewed, and the policy that 'pol' says.
+local gen, old, hadrefs, renewed, policy = string.match(meta[7], '^(%d+) (%d) (%d) (%d+) (%d)$')
+gen, renewed = tonumber(gen), tonumber(renewed)
 local startmax, startmin = max, min
 if max < FLOOR then return {'cold', 'floor'} end
 
@@ -93,7 +97,7 @@ local texts, unknown = {}, {}
 hmget(MEM, users, texts)
 for _, u in ipairs(users) do
   if not texts[u] then
-    if meta[8] == '1' then texts[u] = '-' else unknown[#unknown + 1] = u end
+    if meta[5] == '1' then texts[u] = '-' else unknown[#unknown + 1] = u end
   end
 end
 if #unknown > 0 then
@@ -103,31 +107,28 @@ end
 
 -- All look-ups come before a rotation; the young generation overrules the old.
 local sent = {}
-if meta[6] == '1' then hmget(OLDIDS, ids, sent) end
+if old == '1' then hmget(OLDIDS, ids, sent) end
 hmget(IDS, ids, sent)
 
 ------------------------------------------------------------------- decide
 
 local ins, moved = {}, {}
-for p = 1, PARTS do ins[p] = tonumber(meta[12 + p] or '-1') end
+for p = 1, PARTS do ins[p] = tonumber(meta[7 + p] or '-1') end
 
 local out, refs, notes = {}, {}, {}    -- outcomes; additions to ref, as pairs and by field
 local newids, reads, owns = {}, {}, {} -- pairs for HSET; user -> seq; pairs for ZADD
 local senders, cleared = {}, {}        -- keep: user -> index of its last message
 local members, dirty = {}, {}          -- decoded; those to be written back
-local lasttime, rn, rf = tonumber(meta[10] or '0'), tonumber(meta[11] or '0'), tonumber(meta[12] or '0')
-local repaired, touchedrev = false, false
+local lasttime = tonumber(meta[6] or '0')
+local touchedrev = false
 
-local hasrefs = meta[7] == '1'
+local hasrefs = hadrefs == '1'
 if #at > 0 and tonumber(ARGV[at[1] + 2]) > ins[tonumber(ARGV[at[1] + 1])] then
   -- The batch before this one is done with: nothing of it comes again without
   -- what stands here being settled.
   if hasrefs then redis.call('DEL', REF) end
   hasrefs = false
 end
-
--- An empty stream still remembers its last id; what is empty has nothing to say.
-if not tail then redis.call('DEL', LOG) end
 
 local function outcome(verdict, seq) return {verdict, seq, '', 0, min, '', 0, 0, 0, 0} end
 
@@ -137,117 +138,23 @@ local function refused(reason)
   return o
 end
 
-local function member(user)
-  local m = members[user]
-  if not m then
-    m = tm_member(texts[user])
-    members[user] = m
-  end
-  return m
-end
-
-local function open(m)
-  if m.v == 0 then return true end
-  local w = m.w[#m.w]
-  return w ~= nil and w[1] == m.last and w[3] == 0
-end
-
--- Same as open, without decoding all of the text for each sender.
+-- Whether a user may send: is open below, without decoding all of the text.
 local function sends(user)
-  if members[user] then return open(members[user]) end
-  local text = texts[user]
+  local text = members[user] and tm_member_text(members[user]) or texts[user]
   if text == '-' then return true end
   local last, n, hi = string.match(text, '^%d+|(%d+)|[^|]-(%d+):%d+:(%d+)|')
   return last ~= nil and n == last and hi == '0'
 end
 
-local function contains(m, seq)
-  if m.v == 0 then return true end
-  for _, w in ipairs(m.w) do
-    if seq >= w[2] and (w[3] == 0 or seq <= w[3]) then return true end
-  end
-  return false
-end
-
-local function settle(m)
-  if m.last == 0 then m.last, m.w = 1, {{1, 0, 0}} end
-end
-
-local function record(m, op)
-  m.v = m.v + 1
-  m.ops[#m.ops + 1] = op .. ';' .. F(max)
-  while #m.ops > KEPTOPS do table.remove(m.ops, 1) end
-end
-
--- Edge at which a member's op was decided, or nil.
-local function edge_of(m, op)
-  for _, o in ipairs(m.ops) do
-    local id, edge = string.match(o, '^(.*);(%d+)$')
-    if id == op then return tonumber(edge) end
-  end
-end
-
--- These three do what watermark.Member's methods of the same name do; join
--- gives nil when there is no room, and has changed nothing then.
-local function join(m, op, history, from)
-  if m.v > 0 and open(m) then
-    record(m, op)
-    return 0
-  end
-  local lower = max + 1
-  if history == '1' then lower = 0
-  elseif history == '2' then lower = math.min(math.max(from, 1), max + 1) end
-  local first, kept = math.max(lower, 1), {}
-  for _, w in ipairs(m.w) do
-    local hi = math.min(w[3], first - 1)
-    if w[2] < first and hi >= math.max(w[2], 1) then kept[#kept + 1] = {w[1], w[2], hi} end
-  end
-  if #kept >= MAXMEMBERSHIPS then return nil end
-  record(m, op)
-  m.last = m.last + 1
-  kept[#kept + 1] = {m.last, lower, 0}
-  m.w = kept
-  return 1
-end
-
-local function leave(m, op, number)
-  record(m, op)
-  settle(m)
-  if not open(m) or (number ~= 0 and number ~= m.last) then return 0 end
-  local w = m.w[#m.w]
-  w[3] = max
-  if max < math.max(w[2], 1) then m.w[#m.w] = nil end
-  return 1
-end
-
-local function clear(m, op)
-  record(m, op)
-  settle(m)
-  local kept, changed = {}, 0
-  for _, w in ipairs(m.w) do
-    if w[3] ~= 0 and w[3] <= max then
-      changed = 1
-    else
-      if w[2] <= max then w[2], changed = max + 1, 1 end
-      kept[#kept + 1] = w
-    end
-  end
-  m.w = kept
-  return changed
-end
-
-local function with_member(o, user, m)
-  o[6] = tm_member_text(m)
-  local read = tonumber(redis.call('ZSCORE', READ, user) or '0')
-  o[7] = math.max(read, reads[user] or 0)
-  o[8] = tonumber(redis.call('ZSCORE', RCPT, user) or '0')
-  return o
-end
-
+-- Gives message i the next seq. It fails where Redis refuses the stream's id:
+-- then the log was cut back by hand together with the counter, and only its
+-- memory of the last id tells. The script ends with fatal set.
+local fatal
 local function allocate(i, a)
   max = max + 1
   local user, seq = ARGV[a + 3], F(max)
-  redis.call('XADD', LOG, 'MAXLEN', '~', ARGV[6], seq .. '-0', 'h', ARGV[a + 7], 'b', ARGV[a + 8])
+  local added = redis.pcall('XADD', LOG, 'MAXLEN', '~', ARGV[6], seq .. '-0', 'h', ARGV[a + 7], 'b', ARGV[a + 8])
+  if type(added) == 'table' and added.err then fatal = added end
   local id = ARGV[a + 5] .. seq
   sent[ARGV[a + 4]] = id
   newids[#newids + 1] = ARGV[a + 4]
@@ -269,23 +176,23 @@ local function known(a)
   if id then return tonumber(string.sub(id, 17)), string.sub(id, 1, 16) == ARGV[a + 5] end
 end
 
-local function repair(o, lost, number)
-  if number <= 0 or lost <= 0 then return end
-  o[10], repaired = 1, true
-  rn = math.max(rn, number)
-  if rf == 0 or lost < rf then rf = lost end
+-- Notes what became of an input that leaves no other trace: the reason of a
+-- refusal, or '+'.
+local function note(a, what)
+  local field = ARGV[7 + tonumber(ARGV[a + 1])] .. ':' .. ARGV[a + 2]
+  notes[field] = what
+  refs[#refs + 1] = field
+  refs[#refs + 1] = what
 end
 
--- What was decided about an input before: a reason, '+', or nothing.
-local function decided(p, off)
-  local field = ARGV[7 + p] .. ':' .. F(off)
+-- What was noted about an input before, or nothing.
+local function decided(a)
+  local field = ARGV[7 + tonumber(ARGV[a + 1])] .. ':' .. ARGV[a + 2]
   if notes[field] then return notes[field] end
   if hasrefs then return redis.call('HGET', REF, field) or nil end
 end
 
-local ACT = {}
-
-function ACT.s(i, a, fresh)
+local function send(i, a, fresh)
   local seq, same = known(a)
   if not fresh then
     if not seq then return outcome('known', 0) end
@@ -302,155 +209,278 @@ function ACT.s(i, a, fresh)
   return allocate(i, a)
 end
 
-function ACT.q(i, a, fresh)
-  local lost, number = tonumber(ARGV[a + 9]), tonumber(ARGV[a + 10])
-  local seq, same = known(a)
-  local o
-  if seq and not same then return refused('id_reused') end
-  if seq and seq ~= lost then
-    o = outcome('again', seq)
-  elseif not fresh then
-    return outcome('known', 0)
-  elseif max >= MAXSEQ then
-    return refused('seqs_exhausted')
-  else
-    o = outcome('accepted', allocate(i, a))
+-- Everything but plain messages. Defining this many closures costs more than
+-- deciding one message does, so it is put off until the first input needs it.
+local function commands()
+  local function member(user)
+    local m = members[user]
+    if not m then
+      m = tm_member(texts[user])
+      members[user] = m
+    end
+    return m
   end
-  repair(o, lost, number)
-  return o
-end
 
-function ACT.v(_, a, fresh)
-  local user, m = ARGV[a + 3], member(ARGV[a + 3])
-  local o = outcome('again', max)
-  if fresh then
+  local function open(m)
+    if m.v == 0 then return true end
+    local w = m.w[#m.w]
+    return w ~= nil and w[1] == m.last and w[3] == 0
+  end
+
+  local function contains(m, seq)
+    if m.v == 0 then return true end
+    for _, w in ipairs(m.w) do
+      if seq >= w[2] and (w[3] == 0 or seq <= w[3]) then return true end
+    end
+    return false
+  end
+
+  local function settle(m)
+    if m.last == 0 then m.last, m.w = 1, {{1, 0, 0}} end
+  end
+
+  local function record(m, op)
+    m.v = m.v + 1
+    m.ops[#m.ops + 1] = op .. ';' .. F(max)
+    while #m.ops > KEPTOPS do table.remove(m.ops, 1) end
+  end
+
+  -- Edge at which a member's op was decided, or nil.
+  local function edge_of(m, op)
+    for _, o in ipairs(m.ops) do
+      local id, edge = string.match(o, '^(.*);(%d+)$')
+      if id == op then return tonumber(edge) end
+    end
+  end
+
+  -- These three do what watermark.Member's methods of the same name do; join
+  -- gives nil when there is no room, and has changed nothing then.
+  local function join(m, op, history, from)
+    if m.v > 0 and open(m) then
+      record(m, op)
+      return 0
+    end
+    local lower = max + 1
+    if history == '1' then lower = 0
+    elseif history == '2' then lower = math.min(math.max(from, 1), max + 1) end
+    local first, kept = math.max(lower, 1), {}
+    for _, w in ipairs(m.w) do
+      local hi = math.min(w[3], first - 1)
+      if w[2] < first and hi >= math.max(w[2], 1) then kept[#kept + 1] = {w[1], w[2], hi} end
+    end
+    if #kept >= MAXMEMBERSHIPS then return nil end
+    record(m, op)
+    m.last = m.last + 1
+    kept[#kept + 1] = {m.last, lower, 0}
+    m.w = kept
+    return 1
+  end
+
+  local function leave(m, op, number)
+    record(m, op)
     settle(m)
-    m.v = math.max(m.v, tonumber(ARGV[a + 4])) + 1
-    dirty[user] = true
-    o[1], o[4] = 'accepted', 1
-  elseif m.v == 0 then
-    return outcome('known', 0)
+    if not open(m) or (number ~= 0 and number ~= m.last) then return 0 end
+    local w = m.w[#m.w]
+    w[3] = max
+    if max < math.max(w[2], 1) then m.w[#m.w] = nil end
+    return 1
   end
-  repair(o, tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]))
-  return with_member(o, user, m)
-end
 
--- Join, leave and clear share everything but the change itself. apply gives
--- whether the window changed, or nil when there is no room.
-local function command(a, fresh, apply)
-  local user, op = ARGV[a + 3], ARGV[a + 4]
-  local m = member(user)
-  local edge = edge_of(m, op)
-  if not fresh then
-    if m.v == 0 then return outcome('known', 0) end
-    return with_member(outcome('again', edge or max), user, m)
+  local function clear(m, op)
+    record(m, op)
+    settle(m)
+    local kept, changed = {}, 0
+    for _, w in ipairs(m.w) do
+      if w[3] ~= 0 and w[3] <= max then
+        changed = 1
+      else
+        if w[2] <= max then w[2], changed = max + 1, 1 end
+        kept[#kept + 1] = w
+      end
+    end
+    m.w = kept
+    return changed
   end
-  local o = outcome('accepted', edge or max)
-  if not edge then
-    local changed = apply(m, op, user)
-    if not changed then return refused('window_full') end
-    dirty[user] = true
+
+  local function with_member(o, user, m)
+    o[6] = tm_member_text(m)
+    local read = tonumber(redis.call('ZSCORE', READ, user) or '0')
+    o[7] = math.max(read, reads[user] or 0)
+    o[8] = tonumber(redis.call('ZSCORE', RCPT, user) or '0')
+    return o
+  end
+
+  local function repair(o, lost, number)
+    if number <= 0 or lost <= 0 then return end
+    o[10] = 1
+    local had = redis.call('HMGET', META, 'rn', 'rf')
+    local rn, rf = tonumber(had[1] or '0'), tonumber(had[2] or '0')
+    rn = math.max(rn, number)
+    if rf == 0 or lost < rf then rf = lost end
+    redis.call('HSET', META, 'rn', F(rn), 'rf', F(rf))
+  end
+
+  local ACT = {}
+
+  function ACT.q(i, a, fresh)
+    local lost, number = tonumber(ARGV[a + 9]), tonumber(ARGV[a + 10])
+    local seq, same = known(a)
+    local o
+    if seq and not same then return refused('id_reused') end
+    if seq and seq ~= lost then
+      o = outcome('again', seq)
+    elseif not fresh then
+      return outcome('known', 0)
+    elseif max >= MAXSEQ then
+      return refused('seqs_exhausted')
+    else
+      o = outcome('accepted', allocate(i, a))
+    end
+    repair(o, lost, number)
+    return o
+  end
+
+  function ACT.v(_, a, fresh)
+    local user, m = ARGV[a + 3], member(ARGV[a + 3])
+    local o = outcome('again', max)
+    if fresh then
+      settle(m)
+      m.v = math.max(m.v, tonumber(ARGV[a + 4])) + 1
+      dirty[user] = true
+      o[1], o[4] = 'accepted', 1
+    elseif m.v == 0 then
+      return outcome('known', 0)
+    end
+    repair(o, tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]))
+    return with_member(o, user, m)
+  end
+
+  -- Join, leave and clear share everything but the change itself. apply gives
+  -- whether the window changed, or nil when there is no room.
+  local function command(a, fresh, apply)
+    local user, op = ARGV[a + 3], ARGV[a + 4]
+    local m = member(user)
+    local edge = edge_of(m, op)
+    if not fresh then
+      if m.v == 0 then return outcome('known', 0) end
+      return with_member(outcome('again', edge or max), user, m)
+    end
+    local o = outcome('accepted', edge or max)
+    if not edge then
+      local changed = apply(m, op, user)
+      if not changed then return refused('window_full') end
+      dirty[user] = true
+      o[4] = changed
+    end
+    return with_member(o, user, m)
+  end
+
+  function ACT.j(_, a, fresh)
+    return command(a, fresh, function(m, op)
+      return join(m, op, ARGV[a + 5], tonumber(ARGV[a + 6]))
+    end)
+  end
+
+  function ACT.l(_, a, fresh)
+    return command(a, fresh, function(m, op)
+      return leave(m, op, tonumber(ARGV[a + 5]))
+    end)
+  end
+
+  function ACT.c(_, a, fresh)
+    return command(a, fresh, function(m, op, user)
+      if max > 0 then reads[user], cleared[user] = math.max(reads[user] or 0, max), true end
+      return clear(m, op)
+    end)
+  end
+
+  function ACT.m(_, a, fresh)
+    local seq = tonumber(ARGV[a + 3])
+    if not fresh then
+      return outcome(min > 0 and 'again' or 'known', max)
+    end
+    if seq > max + 1 then return refused('no_such_seq') end
+    local changed = 0
+    if seq > min then
+      min, changed = seq, 1
+      redis.call('XTRIM', LOG, 'MINID', F(seq) .. '-0')
+    end
+    local o = outcome('accepted', max)
     o[4] = changed
+    return o
   end
-  return with_member(o, user, m)
-end
 
-function ACT.j(_, a, fresh)
-  return command(a, fresh, function(m, op)
-    return join(m, op, ARGV[a + 5], tonumber(ARGV[a + 6]))
-  end)
-end
-
-function ACT.l(_, a, fresh)
-  return command(a, fresh, function(m, op)
-    return leave(m, op, tonumber(ARGV[a + 5]))
-  end)
-end
-
-function ACT.c(_, a, fresh)
-  return command(a, fresh, function(m, op, user)
-    if max > 0 then reads[user], cleared[user] = math.max(reads[user] or 0, max), true end
-    return clear(m, op)
-  end)
-end
-
-function ACT.m(_, a, fresh)
-  local seq = tonumber(ARGV[a + 3])
-  if not fresh then
-    return outcome(min > 0 and 'again' or 'known', max)
+  function ACT.r(_, a, fresh, was)
+    local actor, seq = ARGV[a + 3], tonumber(ARGV[a + 4])
+    if not fresh then
+      if was == '+' or redis.call('HEXISTS', REV, F(seq)) == 1 then return outcome('again', max) end
+      return outcome('known', 0)
+    end
+    -- One reason for all, so that nobody learns what is beyond its window.
+    if seq < 1 or seq > max or seq < min or (actor ~= '' and not contains(member(actor), seq)) then
+      return refused('no_such_seq')
+    end
+    local o = outcome('accepted', max)
+    if redis.call('HEXISTS', REV, F(seq)) == 1 then return o end
+    o[4] = 1
+    local entry = redis.call('XRANGE', LOG, F(seq) .. '-0', F(seq) .. '-0')[1]
+    if entry then
+      local kv = entry[2]
+      local header = kv[1] == 'h' and kv[2] or ''
+      redis.call('HSET', REV, F(seq), ARGV[a + 5] .. '|' .. actor .. '|' .. header)
+      redis.call('XDEL', LOG, F(seq) .. '-0')
+      touchedrev = true
+    else
+      note(a, '+')
+    end
+    return o
   end
-  if seq > max + 1 then return refused('no_such_seq') end
-  local changed = 0
-  if seq > min then
-    min, changed = seq, 1
-    redis.call('XTRIM', LOG, 'MINID', F(seq) .. '-0')
-  end
-  local o = outcome('accepted', max)
-  o[4] = changed
-  return o
-end
 
-function ACT.r(_, a, fresh, was, note)
-  local actor, seq = ARGV[a + 3], tonumber(ARGV[a + 4])
-  if not fresh then
-    if was == '+' or redis.call('HEXISTS', REV, F(seq)) == 1 then return outcome('again', max) end
+  function ACT.w(_, _, fresh)
+    return outcome(fresh and 'accepted' or 'known', max)
+  end
+
+  function ACT.x(_, a, fresh)
+    if fresh then return refused(ARGV[a + 3]) end
     return outcome('known', 0)
   end
-  -- One reason for all, so that nobody learns what is beyond its window.
-  if seq < 1 or seq > max or seq < min or (actor ~= '' and not contains(member(actor), seq)) then
-    return refused('no_such_seq')
-  end
-  local o = outcome('accepted', max)
-  if redis.call('HEXISTS', REV, F(seq)) == 1 then return o end
-  o[4] = 1
-  local entry = redis.call('XRANGE', LOG, F(seq) .. '-0', F(seq) .. '-0')[1]
-  if entry then
-    local kv = entry[2]
-    local header = kv[1] == 'h' and kv[2] or ''
-    redis.call('HSET', REV, F(seq), ARGV[a + 5] .. '|' .. actor .. '|' .. header)
-    redis.call('XDEL', LOG, F(seq) .. '-0')
-    touchedrev = true
-  else
-    note('+')
-  end
-  return o
+
+  return ACT
 end
 
-function ACT.w(_, _, fresh)
-  return outcome(fresh and 'accepted' or 'known', max)
-end
-
-function ACT.x(_, a, fresh)
-  if fresh then return refused(ARGV[a + 3]) end
-  return outcome('known', 0)
-end
-
+local acts
 for i, a in ipairs(at) do
   local p, off = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
   local fresh, was = off > ins[p], nil
-  local function note(what)
-    local field = ARGV[7 + p] .. ':' .. F(off)
-    notes[field] = what
-    refs[#refs + 1] = field
-    refs[#refs + 1] = what
-  end
   if fresh then
     ins[p], moved[p] = off, true
   else
-    was = decided(p, off)
+    was = decided(a)
   end
   if was and was ~= '+' then
     out[i] = refused(was)
   else
-    local o = ACT[ARGV[a]](i, a, fresh, was, note)
-    if fresh and type(o) == 'table' and o[1] == 'refused' then note(o[3]) end
+    local o
+    if ARGV[a] == 's' then
+      o = send(i, a, fresh)
+    else
+      acts = acts or commands()
+      o = acts[ARGV[a]](i, a, fresh, was)
+    end
+    if fatal then
+      if string.sub(fatal.err, 1, 4) ~= 'ERR ' then return fatal end
+      -- Cold from here on: whatever was written goes when it is made warm.
+      redis.call('DEL', META)
+      return {'cold', 'counter'}
+    end
+    if fresh and type(o) == 'table' and o[1] == 'refused' then note(a, o[3]) end
     out[i] = o
   end
 end
 
 ------------------------------------------------------------------- write
 
-local due = not meta[9] or NOW < tonumber(meta[9]) or NOW - tonumber(meta[9]) >= EXPIRY * 250
+local due = NOW < renewed or NOW - renewed >= EXPIRY * 250
 local function expire(key)
   if not due then redis.call('EXPIRE', key, EXPIRY) end
 end
@@ -467,7 +497,8 @@ if #newids > 0 then
   steps('HSET', IDS, newids)
   put('max', F(max))
   put('lt', F(lasttime))
-  put('pol', ARGV[5])
+  if policy ~= ARGV[5] then put('pol', ARGV[5]) end
+  policy = ARGV[5]
   if startmax == gen then expire(IDS) end
   if not tail then expire(LOG) end
 end
@@ -524,24 +555,13 @@ if #refs > 0 then
   steps('HSET', REF, refs)
   expire(REF)
 end
-if #refs > 0 or hasrefs then
-  if meta[7] ~= '1' then put('refs', '1') end
-elseif meta[7] == '1' then
-  put('refs', '0')
-end
-
 if min ~= startmin then put('min', F(min)) end
-if repaired then
-  put('rn', F(rn))
-  put('rf', F(rf))
-end
 if touchedrev then expire(REV) end
 
 if max - gen >= HORIZON then
   redis.call('DEL', OLDIDS)
   redis.pcall('RENAME', IDS, OLDIDS)
-  put('gen', F(max))
-  put('old', '1')
+  gen, old = max, '1'
   -- Tombstones are kept as far back as the hot log can reach.
   local gone = {}
   for _, s in ipairs(redis.call('HKEYS', REV)) do
@@ -550,7 +570,10 @@ if max - gen >= HORIZON then
   steps('HDEL', REV, gone)
 end
 
-if due then put('exp', F(NOW)) end
+hadrefs = (#refs > 0 or hasrefs) and '1' or '0'
+if due then renewed = NOW end
+local own = F(gen) .. ' ' .. old .. ' ' .. hadrefs .. ' ' .. F(renewed) .. ' ' .. policy
+if own ~= meta[7] then put('own', own) end
 if #set > 0 then redis.call('HSET', META, unpack(set)) end
 if due then
   for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, EXPIRY) end

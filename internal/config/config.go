@@ -1,0 +1,254 @@
+// Package config is the configuration of every Tidemark process: defaults,
+// then a YAML file, then environment variables, then command-line flags, each
+// over the one before.
+//
+// Every key has one name, its path with dots ("kafka.brokers"). The environment
+// variable is TIDEMARK_ and the path in capitals with underscores
+// ("TIDEMARK_KAFKA_BROKERS"); lists are comma-separated. An unknown key in the
+// file or the environment is an error, since a misspelt limit that is silently
+// ignored is worse than a process that does not start. All faults are reported
+// together.
+//
+// The package decides nothing about what the values mean to other packages; it
+// checks what can be checked without a connection. Secrets are never part of an
+// error or of String.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config is everything that can be set. The struct tags are the documentation:
+// the table in the README is made from them.
+type Config struct {
+	Kafka   Kafka   `koanf:"kafka"`
+	Redis   Redis   `koanf:"redis"`
+	History History `koanf:"history"`
+	ToRedis ToRedis `koanf:"toredis"`
+	ToMongo ToMongo `koanf:"tomongo"`
+	ToPush  ToPush  `koanf:"topush"`
+	Sync    Sync    `koanf:"sync"`
+	Gateway Gateway `koanf:"gateway"`
+	Admin   Admin   `koanf:"admin"`
+	Log     Log     `koanf:"log"`
+	Limits  Limits  `koanf:"limits"`
+}
+
+// Kafka says how to reach Kafka and what the topics are.
+type Kafka struct {
+	Brokers      []string      `koanf:"brokers" doc:"Addresses to begin with, host:port."`
+	ClientID     string        `koanf:"client_id" doc:"Name of this process in the broker's logs and quotas."`
+	Version      string        `koanf:"version" doc:"Oldest Kafka version among the brokers."`
+	TopicPrefix  string        `koanf:"topic_prefix" doc:"Put before every topic name and consumer group."`
+	CreateTopics bool          `koanf:"create_topics" doc:"Create missing topics at start. Otherwise a missing topic is an error."`
+	Partitions   int32         `koanf:"partitions" doc:"Partitions of toRedis and sequenced when they are created. Fixed from then on."`
+	Replication  int16         `koanf:"replication" doc:"Replicas of topics that are created. 0: the cluster's default."`
+	Retention    time.Duration `koanf:"retention" doc:"Retention of toRedis and sequenced when they are created. Must exceed the longest stop of toMongo."`
+	TLS          TLS           `koanf:"tls"`
+	SASL         SASL          `koanf:"sasl"`
+}
+
+// TLS says how connections are encrypted.
+type TLS struct {
+	Enabled bool   `koanf:"enabled" doc:"Encrypt connections."`
+	CA      string `koanf:"ca" doc:"File with the certificates that are trusted. Empty: the system's."`
+	Cert    string `koanf:"cert" doc:"File with this process's certificate, with key."`
+	Key     string `koanf:"key" doc:"File with this process's key, with cert."`
+}
+
+// SASL says who this process is to Kafka.
+type SASL struct {
+	Mechanism string `koanf:"mechanism" doc:"PLAIN, or empty for none."`
+	User      string `koanf:"user" doc:"User name."`
+	Password  string `koanf:"password" secret:"true" doc:"Password."`
+}
+
+// Redis says how to reach Redis.
+type Redis struct {
+	Addresses []string      `koanf:"addresses" doc:"One address: a single server. Several: a Cluster, or Sentinels when master is set."`
+	Master    string        `koanf:"master" doc:"Name of the master that the Sentinels watch."`
+	Username  string        `koanf:"username" doc:"ACL user."`
+	Password  string        `koanf:"password" secret:"true" doc:"Password."`
+	DB        int           `koanf:"db" doc:"Database number. Not with a Cluster."`
+	Prefix    string        `koanf:"prefix" doc:"Put before every key."`
+	Expiry    time.Duration `koanf:"expiry" doc:"How long an idle conversation stays in Redis."`
+	HotLog    int           `koanf:"hot_log" doc:"About how many messages of a conversation stay in Redis."`
+	TLS       TLS           `koanf:"tls"`
+	// Incarnation is for an embedded Redis without replication ids; it is not
+	// settable, since a fixed one would defeat the recovery from a lost Redis.
+	Incarnation string `koanf:"-"`
+}
+
+// History says where messages are kept.
+type History struct {
+	Backend string `koanf:"backend" doc:"sqlite."`
+	Path    string `koanf:"path" doc:"File of the SQLite history. Empty: in memory, for demos and tests."`
+}
+
+// ToRedis configures sequencing.
+type ToRedis struct {
+	UnreadPolicy string `koanf:"unread_policy" doc:"advance_on_send: sending marks everything read. keep_on_send: own messages just do not count."`
+	MaxBatch     int    `koanf:"max_batch" doc:"Records that one batch of a partition may have."`
+	FloorEntries int    `koanf:"floor_entries" doc:"Conversations of a partition whose last acknowledged seq is remembered."`
+}
+
+// ToMongo configures the history writer.
+type ToMongo struct {
+	MaxBatch      int           `koanf:"max_batch" doc:"Records that one batch of a partition may have."`
+	FlushMarks    int           `koanf:"flush_marks" doc:"Read watermarks are written after this many advances,"`
+	FlushInterval time.Duration `koanf:"flush_interval" doc:"or after this long, whichever comes first."`
+}
+
+// ToPush configures the push worker.
+type ToPush struct {
+	MaxAge       time.Duration `koanf:"max_age" doc:"Messages older than this are not pushed live; clients pull them."`
+	CacheMembers int           `koanf:"cache_members" doc:"Members of conversations that one partition keeps in memory."`
+}
+
+// Sync configures the query service.
+type Sync struct {
+	Listen        string        `koanf:"listen" doc:"Address of gRPC, gRPC-Web and HTTP/JSON. Loopback only, as callers are not authenticated."`
+	ClosedGroups  bool          `koanf:"closed_groups" doc:"Hide a group from users who never had a window in it."`
+	PageBytes     int           `koanf:"page_bytes" doc:"Bytes of messages in one answer of Pull."`
+	AnswerTimeout time.Duration `koanf:"answer_timeout" doc:"How long a call waits for the owner of a conversation."`
+}
+
+// Gateway configures live connections.
+type Gateway struct {
+	Listen     string `koanf:"listen" doc:"Address of WebSocket and SSE. Loopback only, as callers are not authenticated."`
+	QueueBytes int    `koanf:"queue_bytes" doc:"What may wait for one slow connection before it is closed."`
+	Redis      bool   `koanf:"redis" doc:"Share events between processes through Redis. Needed when the push worker runs elsewhere."`
+}
+
+// Admin configures the operator's port.
+type Admin struct {
+	Listen string `koanf:"listen" doc:"Address of /metrics, /healthz and /readyz. Empty: none."`
+}
+
+// Log configures what is logged.
+type Log struct {
+	Level  string `koanf:"level" doc:"debug, info, warn or error."`
+	Format string `koanf:"format" doc:"text or json."`
+}
+
+// Limits bounds what producers may send.
+type Limits struct {
+	MaxBody int `koanf:"max_body" doc:"Bytes of a message's body, at most 1048576."`
+}
+
+// Default gives the configuration of somebody who sets nothing.
+func Default() Config {
+	return Config{
+		Kafka: Kafka{
+			Brokers: []string{"127.0.0.1:9092"}, ClientID: "tidemark", Version: "3.6.0",
+			CreateTopics: false, Partitions: 12, Retention: 7 * 24 * time.Hour,
+		},
+		Redis:   Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000},
+		History: History{Backend: "sqlite", Path: "tidemark.db"},
+		ToRedis: ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000},
+		ToMongo: ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
+		ToPush:  ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000},
+		Sync:    Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second},
+		Gateway: Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true},
+		Admin:   Admin{Listen: "127.0.0.1:8082"},
+		Log:     Log{Level: "info", Format: "text"},
+		Limits:  Limits{MaxBody: 64 << 10},
+	}
+}
+
+// Validate reports every fault of c, joined.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(key, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...)))
+	}
+	oneOf := func(key, value string, allowed ...string) {
+		if !slices.Contains(allowed, value) {
+			bad(key, "%q is none of %s", value, strings.Join(allowed, ", "))
+		}
+	}
+	positive := func(key string, n int64) {
+		if n <= 0 {
+			bad(key, "must be above 0, is %d", n)
+		}
+	}
+	addresses := func(key string, list []string) {
+		if len(list) == 0 {
+			bad(key, "is empty")
+		}
+		for _, a := range list {
+			if _, _, err := net.SplitHostPort(a); err != nil {
+				bad(key, "%q is not host:port", a)
+			}
+		}
+	}
+	addresses("kafka.brokers", c.Kafka.Brokers)
+	positive("kafka.partitions", int64(c.Kafka.Partitions))
+	if c.Kafka.Retention < time.Hour {
+		bad("kafka.retention", "must be at least 1h, is %s", c.Kafka.Retention)
+	}
+	oneOf("kafka.sasl.mechanism", c.Kafka.SASL.Mechanism, "", "PLAIN")
+	if (c.Kafka.SASL.Mechanism == "") != (c.Kafka.SASL.User == "") {
+		bad("kafka.sasl", "mechanism and user go together")
+	}
+	addresses("redis.addresses", c.Redis.Addresses)
+	if c.Redis.Expiry < time.Minute {
+		bad("redis.expiry", "must be at least 1m, is %s", c.Redis.Expiry)
+	}
+	if c.Redis.HotLog < 1000 || c.Redis.HotLog > 10_000 {
+		bad("redis.hot_log", "must be within 1000..10000, is %d", c.Redis.HotLog)
+	}
+	for key, t := range map[string]TLS{"kafka.tls": c.Kafka.TLS, "redis.tls": c.Redis.TLS} {
+		if (t.Cert == "") != (t.Key == "") {
+			bad(key, "cert and key go together")
+		}
+	}
+	oneOf("history.backend", c.History.Backend, "sqlite")
+	oneOf("toredis.unread_policy", c.ToRedis.UnreadPolicy, "advance_on_send", "keep_on_send")
+	positive("toredis.max_batch", int64(c.ToRedis.MaxBatch))
+	positive("toredis.floor_entries", int64(c.ToRedis.FloorEntries))
+	positive("tomongo.max_batch", int64(c.ToMongo.MaxBatch))
+	positive("tomongo.flush_marks", int64(c.ToMongo.FlushMarks))
+	positive("tomongo.flush_interval", int64(c.ToMongo.FlushInterval))
+	positive("topush.max_age", int64(c.ToPush.MaxAge))
+	positive("topush.cache_members", int64(c.ToPush.CacheMembers))
+	positive("sync.page_bytes", int64(c.Sync.PageBytes))
+	positive("sync.answer_timeout", int64(c.Sync.AnswerTimeout))
+	positive("gateway.queue_bytes", int64(c.Gateway.QueueBytes))
+	if c.Limits.MaxBody < 1 || c.Limits.MaxBody > 1<<20 {
+		bad("limits.max_body", "must be within 1..1048576, is %d", c.Limits.MaxBody)
+	}
+	for key, a := range map[string]string{"sync.listen": c.Sync.Listen, "gateway.listen": c.Gateway.Listen} {
+		if err := loopback(a); err != nil {
+			bad(key, "%v", err)
+		}
+	}
+	if c.Admin.Listen != "" {
+		addresses("admin.listen", []string{c.Admin.Listen})
+	}
+	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	oneOf("log.format", c.Log.Format, "text", "json")
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
+}
+
+// loopback refuses an address that others could reach: the service believes
+// every caller, so only this machine may call.
+func loopback(addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("%q is not host:port", addr)
+	}
+	if host == "localhost" {
+		return nil
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return fmt.Errorf("%q is not a loopback address; callers are not authenticated, so only this machine may reach it (put an authenticating proxy in front)", addr)
+	}
+	return nil
+}

@@ -135,3 +135,58 @@ type KeyedAnswer struct {
 	Key    AnswerKey
 	Answer Answer
 }
+
+// Ask asks for one user's view of one conversation. An empty User wants only
+// what everybody shares.
+type Ask struct {
+	Conversation ConversationID
+	User         UserID
+}
+
+// Span asks for the messages of a range of seqs, any int64 each.
+type Span struct {
+	Conversation ConversationID
+	First, Last  Seq
+	// Keep says which edge is served when not all of it is: NearEnd, the zero
+	// value, keeps the newest.
+	Keep Keep
+	// Bytes bounds the encoded messages that are read; the one at the kept edge
+	// is read in any case. 0: the store's own bound.
+	Bytes int
+}
+
+// MemberLoad is what a load of members of a warm conversation brought.
+type MemberLoad struct {
+	Conversation ConversationID
+	// Token is View.Token, read before the load began. With any other, and with
+	// none, nothing is merged: the conversation was warmed up again meanwhile,
+	// and the load may be older than that.
+	Token   string
+	Members []Member
+	// Absent are users who were looked for and never had a window.
+	Absent []UserID
+	// Complete says that every member that exists is in Members.
+	Complete bool
+}
+
+// Loaded is the truth about a cold conversation, with the token under which
+// its warm-up began.
+type Loaded struct {
+	Token string
+	State *State
+}
+
+// PushMark is how far a conversation has been handed to the gateways.
+type PushMark struct {
+	Conversation ConversationID
+	// Seq is the highest one handed off, Offset that of the last record handed
+	// off on the sequenced log, plus 1. 0: none.
+	Seq    Seq
+	Offset int64
+}
+
+// Listed is a conversation in the list of a user.
+type Listed struct {
+	Conversation ConversationID
+	LastTime     int64 // of its latest message, milliseconds since 1970
+}

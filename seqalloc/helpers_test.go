@@ -50,7 +50,7 @@ func onEachRedis(t *testing.T, f func(t *testing.T, x *fixture)) {
 func embedded(t testing.TB) *fixture {
 	t.Helper()
 	s := miniredis.RunT(t)
-	client := redis.NewClient(&redis.Options{Addr: s.Addr()})
+	client := redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1})
 	x := newFixture(t, client, keyspace.Space{Incarnation: "boot-1"})
 	x.server = s
 	return x

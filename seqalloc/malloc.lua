@@ -397,7 +397,8 @@ local function commands()
   function ACT.m(_, a, fresh)
     local seq = tonumber(ARGV[a + 3])
     if not fresh then
-      return outcome(min > 0 and 'again' or 'known', max)
+      if min == 0 then return outcome('known', 0) end
+      return outcome('again', max)
     end
     if seq > max + 1 then return refused('no_such_seq') end
     local changed = 0
@@ -437,7 +438,8 @@ local function commands()
   end
 
   function ACT.w(_, _, fresh)
-    return outcome(fresh and 'accepted' or 'known', max)
+    if not fresh then return outcome('known', 0) end
+    return outcome('accepted', max)
   end
 
   function ACT.x(_, a, fresh)

@@ -74,7 +74,7 @@ func Classify(err error) error {
 	if e, ok := errors.AsType[redis.Error](err); ok {
 		// The only kind that shares the word ERR with program errors; the
 		// client tells it apart.
-		if redis.IsMaxClientsError(err) {
+		if redis.IsMaxClientsError(e) {
 			return fault.New(fault.Transient, ReasonClients, err)
 		}
 		word, _, _ := strings.Cut(e.Error(), " ")

@@ -271,15 +271,15 @@ func (c Config) producerConfig(p *patience) (*sarama.Config, error) {
 //	Group.Session.Timeout         10 s         a killed process is replaced within it
 //	Group.Heartbeat.Interval      1 s          a rebalance is noticed within it
 //	Group.Rebalance.Retry.Max     4            Run's own loop goes on
-//	Metadata.Retry.Max            10           in a group the same number counts missed heartbeats, without a
-//	                                           pause: unlimited would spin until the broker is back
+//	Metadata.Retry.Max            3            in a group the same number counts failed heartbeats, without a
+//	                                           pause: unlimited would spin, and stay a member that is none
 //	Metadata.Timeout              10 s         so that a stopped process does not wait for a dead broker
 func (c Config) consumerConfig() (*sarama.Config, error) {
 	s, err := c.driverConfig()
 	if err != nil {
 		return nil, err
 	}
-	s.Metadata.Retry.Max = 10
+	s.Metadata.Retry.Max = 3
 	s.Metadata.Timeout = 10 * time.Second
 	s.Consumer.MaxWaitTime = 100 * time.Millisecond
 	s.Consumer.IsolationLevel = sarama.ReadCommitted
@@ -296,12 +296,15 @@ func (c Config) consumerConfig() (*sarama.Config, error) {
 	return s, nil
 }
 
-// adminConfig gives the settings for looking at and making topics.
+// adminConfig gives the settings for looking at and making topics. Metadata is
+// fetched in full: without a topic of its own the driver finds no controller
+// otherwise.
 func (c Config) adminConfig() (*sarama.Config, error) {
 	s, err := c.driverConfig()
 	if err != nil {
 		return nil, err
 	}
+	s.Metadata.Full = true
 	s.Metadata.Timeout = 5 * time.Second
 	s.Admin.Timeout = 10 * time.Second
 	return s, nil

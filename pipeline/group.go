@@ -335,7 +335,10 @@ func (g *Group) driverError(err error) {
 	}
 	reason := fault.ReasonOf(err)
 	g.metrics.errs.WithLabelValues(reason).Inc()
-	g.log.Warn("kafka error, the driver tries again", "reason", reason, "err", err)
+	// Each partition reports the same outage every second or so.
+	if g.status.troubled(reason) {
+		g.log.Warn("kafka error, the driver tries again", "reason", reason, "err", err)
+	}
 }
 
 // outOfRange tells what an operator needs to know to decide: what the group

@@ -11,12 +11,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// troubleLasts is how long an error of the driver counts. A lasting one comes
+// again sooner; the driver does not tell when one is over.
+const troubleLasts = 5 * time.Second
+
 // State is what a group is doing.
 type State struct {
 	// Member tells whether the group has its assignment, which may be empty.
 	Member bool
 	// Why says what stands in the way where Member is false.
-	Why        string
+	Why string
+	// Trouble is the reason of an error that the driver met within the last
+	// seconds and goes on from; empty: none. While brokers are away it stands
+	// long before the membership ends.
+	Trouble    string
 	Partitions []PartitionState // by number
 }
 
@@ -34,13 +42,16 @@ type PartitionState struct {
 // State tells what the group is doing.
 func (g *Group) State() State { return g.status.state() }
 
-// Ready returns nil when the group is a member and none of its partitions is
-// stuck, else an error that says what stands in the way.
+// Ready returns nil when the group is a member, its connection works and none of
+// its partitions is stuck, else an error that says what stands in the way.
 func (g *Group) Ready() error {
 	s := g.State()
 	var errs []error
 	if !s.Member {
 		errs = append(errs, fmt.Errorf("group %s: %s", g.cfg.Group, s.Why))
+	}
+	if s.Trouble != "" {
+		errs = append(errs, fmt.Errorf("group %s: kafka: %s", g.cfg.Group, s.Trouble))
 	}
 	for _, p := range s.Partitions {
 		if p.Stuck != "" {
@@ -56,6 +67,9 @@ type status struct {
 	member     bool
 	why        string
 	failure    error
+	trouble    string    // the driver's last error
+	troubleAt  time.Time // and when it came
+	loggedAt   time.Time // and when one was logged
 	partitions map[*partitionStatus]struct{}
 }
 
@@ -75,6 +89,20 @@ func (s *status) left(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.member, s.why = false, err.Error()
+}
+
+// troubled takes note of an error that the driver goes on from, and tells
+// whether it is worth a line.
+func (s *status) troubled(reason string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	worth := reason != s.trouble || now.Sub(s.loggedAt) > 2*troubleLasts
+	s.trouble, s.troubleAt = reason, now
+	if worth {
+		s.loggedAt = now
+	}
+	return worth
 }
 
 func (s *status) failed(err error) {
@@ -110,6 +138,9 @@ func (s *status) state() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := State{Member: s.member, Why: s.why}
+	if s.trouble != "" && s.trouble != "rebalance" && time.Since(s.troubleAt) < troubleLasts {
+		out.Trouble = s.trouble
+	}
 	for p := range s.partitions {
 		out.Partitions = append(out.Partitions, p.state(s.stuckAfter))
 	}

@@ -353,3 +353,27 @@ func TestAMarkOutlivesTheCallThatOpenedItsRecord(t *testing.T) {
 		}
 	})
 }
+
+func TestRunWaitsForTheMarksUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.say(t, group, "B", 9)
+		s := newService(t, w, func(c *syncapi.Config) { c.MarkWindow = time.Second })
+		call, hangUp := contextWithCancel(t)
+		ctx, stop := contextWithCancel(t)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, _ = s.SetReadSeq(call, &v1.SetReadSeqRequest{User: "A", Conversation: string(group), ReadSeq: 4})
+		})
+		synctest.Wait()
+		hangUp()
+		stop()
+		if err := s.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if got := w.count("RaiseReads"); got != 1 {
+			t.Errorf("%d marks stand when Run is over", got)
+		}
+		wg.Wait()
+	})
+}

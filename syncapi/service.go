@@ -17,22 +17,13 @@ import (
 )
 
 // Ask names a view: what User may know of Conversation.
-type Ask struct {
-	Conversation watermark.ConversationID
-	User         watermark.UserID
-}
+type Ask = watermark.Ask
 
 // Span names the rows First..Last of a conversation.
-type Span struct {
-	Conversation watermark.ConversationID
-	First, Last  watermark.Seq
-}
+type Span = watermark.Span
 
 // Listed is a conversation in the list of a user.
-type Listed struct {
-	Conversation watermark.ConversationID
-	LastTime     int64 // of its latest message, milliseconds since 1970
-}
+type Listed = watermark.Listed
 
 // Hot is what Redis holds. Each call is one pipelined round trip.
 type Hot interface {

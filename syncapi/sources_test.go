@@ -1,6 +1,9 @@
 package syncapi_test
 
 import (
+	"bytes"
+	"log/slog"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -212,8 +215,14 @@ func TestPullCountsAnomalies(t *testing.T) {
 	w.say(t, group, "B", 10)
 	w.with(group, func(t *talk) { t.Min = 5 })
 	reg := prometheus.NewRegistry()
-	s := newService(t, w, counted(reg))
+	var lines bytes.Buffer
+	s := newService(t, w, func(c *syncapi.Config) {
+		c.Registerer, c.Logger = reg, slog.New(slog.NewTextHandler(&lines, nil))
+	})
 	pull(t, s, "A", &v1.PullRange{Conversation: string(group), Begin: 1, End: 2})
+	if got := lines.String(); !strings.Contains(got, "kind=empty conversation=group:g1 user=A begin=1 end=2") {
+		t.Errorf("logged %q", got)
+	}
 	if got := anomaly(t, reg, "empty"); got != 1 {
 		t.Errorf("empty: %v", got)
 	}
@@ -226,6 +235,9 @@ func TestPullCountsAnomalies(t *testing.T) {
 	}
 	if got := anomaly(t, reg, "gap"); got != 0 {
 		t.Errorf("gap: %v", got)
+	}
+	if n := strings.Count(lines.String(), "page anomaly"); n != 1 {
+		t.Errorf("%d lines within a second", n)
 	}
 }
 

@@ -37,7 +37,9 @@ func send(s *syncapi.Service, ctx context.Context, id, text string) (*v1.SendRes
 }
 
 func TestSendTellsWhatBecameOfThisCall(t *testing.T) {
-	bubble(t, newWorld(), nil, func(t *testing.T, s *syncapi.Service) {
+	w := newWorld()
+	w.lag = 30 * time.Millisecond
+	bubble(t, w, nil, func(t *testing.T, s *syncapi.Service) {
 		for _, tc := range []struct {
 			id, text  string
 			seq       int64

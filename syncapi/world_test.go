@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tidemark-im/tidemark/api/convert"
 	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
@@ -36,7 +37,10 @@ type world struct {
 	convs   map[convID]*talk
 	policy  watermark.UnreadPolicy
 	answers map[watermark.AnswerKey]watermark.Answer
-	slow    bool // owners decide, but hand no answer over
+	slow    bool                // owners decide, but hand no answer over
+	lag     time.Duration       // how long after a record is appended its answer is there
+	waited  watermark.AnswerKey // the last one that was held back
+	decided watermark.Answer
 
 	hotDown, truthDown, logDown bool
 	beforeMessages              func() // runs between a call's bounds and its rows
@@ -201,12 +205,17 @@ func (w *world) decideLocked(in watermark.Input) watermark.Answer {
 }
 
 func (w *world) answerLocked(key watermark.AnswerKey, a watermark.Answer) {
-	if key.Caller != "" && !w.slow {
+	switch {
+	case key.Caller == "":
+	case w.slow:
+		w.waited, w.decided = key, a
+	case w.lag > 0:
+		time.AfterFunc(w.lag, func() { w.set(func() { w.answers[key] = a }) })
+	default:
 		w.answers[key] = a
 	}
 }
 
-// releaseAnswer hands over an answer by hand, for whoever waits under op.
 func (w *world) count(name string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -215,7 +224,10 @@ func (w *world) count(name string) int {
 
 type fakeHot struct{ *world }
 
-func (h fakeHot) enter(name string) (func(), error) {
+func (h fakeHot) enter(ctx context.Context, name string) (func(), error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	h.mu.Lock()
 	h.calls[name]++
 	if h.hotDown {
@@ -225,8 +237,8 @@ func (h fakeHot) enter(name string) (func(), error) {
 	return h.mu.Unlock, nil
 }
 
-func (h fakeHot) Views(_ context.Context, asks []syncapi.Ask) ([]watermark.View, error) {
-	leave, err := h.enter("Views")
+func (h fakeHot) Views(ctx context.Context, asks []syncapi.Ask) ([]watermark.View, error) {
+	leave, err := h.enter(ctx, "Views")
 	if err != nil {
 		return nil, err
 	}
@@ -254,6 +266,9 @@ func (h fakeHot) viewLocked(a syncapi.Ask) watermark.View {
 		if t.unknown[a.User] {
 			v.Member = watermark.Member{User: a.User, Read: t.marks[a.User].Read}
 		}
+		if t.unknown[peer] {
+			v.PeerReceipt, v.PeerWindow = t.marks[peer].Receipt, nil
+		}
 	}
 	return v
 }
@@ -265,8 +280,8 @@ func (t *talk) stateLocked() *watermark.State {
 	return st
 }
 
-func (h fakeHot) Messages(_ context.Context, spans []syncapi.Span) ([][]watermark.Message, error) {
-	leave, err := h.enter("Messages")
+func (h fakeHot) Messages(ctx context.Context, spans []syncapi.Span) ([][]watermark.Message, error) {
+	leave, err := h.enter(ctx, "Messages")
 	if err != nil {
 		return nil, err
 	}
@@ -298,8 +313,8 @@ func (t *talk) readLocked(i watermark.Interval) []watermark.Message {
 	return out
 }
 
-func (h fakeHot) MergeMembers(_ context.Context, id convID, members []watermark.Member, absent []userID, _ bool) error {
-	leave, err := h.enter("MergeMembers")
+func (h fakeHot) MergeMembers(ctx context.Context, id convID, members []watermark.Member, absent []userID, _ bool) error {
+	leave, err := h.enter(ctx, "MergeMembers")
 	if err != nil {
 		return err
 	}
@@ -314,8 +329,8 @@ func (h fakeHot) MergeMembers(_ context.Context, id convID, members []watermark.
 	return nil
 }
 
-func (h fakeHot) RaiseReads(_ context.Context, rows []watermark.MemberRow) error {
-	leave, err := h.enter("RaiseReads")
+func (h fakeHot) RaiseReads(ctx context.Context, rows []watermark.MemberRow) error {
+	leave, err := h.enter(ctx, "RaiseReads")
 	if err != nil {
 		return err
 	}
@@ -331,8 +346,8 @@ func (h fakeHot) RaiseReads(_ context.Context, rows []watermark.MemberRow) error
 	return nil
 }
 
-func (h fakeHot) Answers(_ context.Context, keys []watermark.AnswerKey) ([]*watermark.Answer, error) {
-	leave, err := h.enter("Answers")
+func (h fakeHot) Answers(ctx context.Context, keys []watermark.AnswerKey) ([]*watermark.Answer, error) {
+	leave, err := h.enter(ctx, "Answers")
 	if err != nil {
 		return nil, err
 	}
@@ -404,7 +419,10 @@ func (f fakeTruth) ConversationsOf(_ context.Context, u userID) ([]syncapi.Liste
 
 type fakeLog struct{ *world }
 
-func (l fakeLog) enter(name string) error {
+func (l fakeLog) enter(ctx context.Context, name string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	l.mu.Lock()
 	l.calls[name]++
 	if l.logDown {
@@ -414,8 +432,8 @@ func (l fakeLog) enter(name string) error {
 	return nil
 }
 
-func (l fakeLog) AppendSend(_ context.Context, m *v1.SendMessage, caller string) error {
-	if err := l.enter("AppendSend"); err != nil {
+func (l fakeLog) AppendSend(ctx context.Context, m *v1.SendMessage, caller string) error {
+	if err := l.enter(ctx, "AppendSend"); err != nil {
 		return err
 	}
 	defer l.mu.Unlock()
@@ -428,8 +446,8 @@ func (l fakeLog) AppendSend(_ context.Context, m *v1.SendMessage, caller string)
 	return nil
 }
 
-func (l fakeLog) AppendCommand(_ context.Context, c *v1.Command) error {
-	if err := l.enter("AppendCommand"); err != nil {
+func (l fakeLog) AppendCommand(ctx context.Context, c *v1.Command) error {
+	if err := l.enter(ctx, "AppendCommand"); err != nil {
 		return err
 	}
 	defer l.mu.Unlock()
@@ -442,8 +460,8 @@ func (l fakeLog) AppendCommand(_ context.Context, c *v1.Command) error {
 	return nil
 }
 
-func (l fakeLog) AppendMarks(_ context.Context, id convID, marks []watermark.ReadAdvanced) error {
-	if err := l.enter("AppendMarks"); err != nil {
+func (l fakeLog) AppendMarks(ctx context.Context, id convID, marks []watermark.ReadAdvanced) error {
+	if err := l.enter(ctx, "AppendMarks"); err != nil {
 		return err
 	}
 	defer l.mu.Unlock()

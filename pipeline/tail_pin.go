@@ -202,7 +202,7 @@ func (p *Pin) hold(partition int32) (tailHold, error) {
 	defer p.mu.Unlock()
 	h, ok := p.holds[partition]
 	if !ok {
-		return h, fmt.Errorf("partition %d of the sequenced log is not pinned", partition)
+		return h, fault.New(fault.Fatal, ReasonContract, fmt.Errorf("partition %d of the sequenced log is not pinned", partition))
 	}
 	return h, nil
 }

@@ -77,6 +77,7 @@ func playOut(t *testing.T, w *world, sameOne bool) (failed bool) {
 		default:
 			failed = true
 			if !sameOne {
+				marked = max(marked, d)
 				s, at = w.stage(t, few), int(marked)
 			}
 		}

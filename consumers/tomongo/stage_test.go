@@ -3,6 +3,7 @@ package tomongo_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -416,4 +417,10 @@ func TestMetrics(t *testing.T) {
 		"tidemark_tomongo_rows_total{fate=conflict} 1",
 		"tidemark_tomongo_rows_total{fate=inserted} 2",
 	})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := gather(t, reg); !slices.Contains(got, "tidemark_tomongo_pending_members{} 0") {
+		t.Errorf("a closed stage leaves marks pending: %v", got)
+	}
 }

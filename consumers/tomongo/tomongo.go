@@ -109,6 +109,14 @@ func (s *Stage) Flush(ctx context.Context) (durable int64, err error) {
 	return s.settle(), nil
 }
 
+// Close takes what is pending out of the gauge. Nothing is written: it is above
+// the durable offset and comes again.
+func (s *Stage) Close() error {
+	s.marks.clear()
+	s.metrics.pending.Add(float64(s.marks.grown()))
+	return nil
+}
+
 func (s *Stage) settle() int64 {
 	if s.marks.empty() {
 		s.durable = s.handled

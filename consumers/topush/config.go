@@ -26,13 +26,7 @@ type Truth interface {
 }
 
 // Mark is how far a conversation has been pushed.
-type Mark struct {
-	Conversation watermark.ConversationID
-	// Seq is the highest one handed off, Offset that of the last record handed
-	// off on the sequenced log, plus 1. 0: none.
-	Seq    watermark.Seq
-	Offset int64
-}
+type Mark = watermark.PushMark
 
 // Marks keeps marks where another process finds them.
 type Marks interface {

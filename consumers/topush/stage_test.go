@@ -234,6 +234,17 @@ func TestManyConversationsInOneBatch(t *testing.T) {
 		w.append(t, watermark.ConversationID(fmt.Sprint("group:", i)), said(1, "A", ""))
 	}
 	s := w.stage(t, func(c *topush.Config) { c.CacheMembers = 10 })
+	w.onCall = func(op string) error {
+		if op == "raise" {
+			return errDied
+		}
+		return nil
+	}
+	if _, err := s.Handle(t.Context(), w.log); err == nil {
+		t.Fatal("want an error")
+	}
+	w.onCall, w.journal = nil, nil
+	// Nearly all of them have left the cache; what was handed off is still known.
 	if d := handle(t, s, w.log); d != 200 {
 		t.Errorf("durable = %d, want 200", d)
 	}
@@ -302,6 +313,7 @@ func playOut(t *testing.T, w *world, sameOne bool) (failed bool) {
 		default:
 			failed = true
 			if !sameOne {
+				at = max(at, d)
 				s = w.stage(t, asItIs)
 			}
 		}
@@ -391,4 +403,10 @@ func TestMetrics(t *testing.T) {
 		"tidemark_topush_skipped_total{reason=replay} 1",
 		"tidemark_topush_skipped_total{reason=undecodable} 2",
 	})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := gather(t, reg); !slices.Contains(got, "tidemark_topush_cached_members{} 0") {
+		t.Errorf("a closed stage leaves members in the gauge: %v", got)
+	}
 }

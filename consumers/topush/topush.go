@@ -127,6 +127,14 @@ func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int6
 // Flush has nothing to do: Handle leaves nothing behind.
 func (s *Stage) Flush(context.Context) (durable int64, err error) { return s.durable, nil }
 
+// Close takes the cache out of the gauge.
+func (s *Stage) Close() error {
+	s.rosters.lru.Purge()
+	s.rosters.members = 0
+	s.gauge()
+	return nil
+}
+
 // sort decodes records and groups them by conversation.
 func (s *Stage) sort(ctx context.Context, records []wire.Record) ([]*lot, error) {
 	var lots []*lot

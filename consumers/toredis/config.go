@@ -30,13 +30,7 @@ type Allocator interface {
 	Begin(ctx context.Context, ids []watermark.ConversationID) (tokens []string, err error)
 	// Install makes conversations warm with what was loaded; false for one
 	// whose token no longer stands.
-	Install(ctx context.Context, loaded []Loaded) (installed []bool, err error)
-}
-
-// Loaded is the truth about one conversation with the token of its Begin.
-type Loaded struct {
-	Token string
-	State *watermark.State
+	Install(ctx context.Context, loaded []watermark.Loaded) (installed []bool, err error)
 }
 
 // Truth reads history and the tail of the sequenced log.
@@ -48,9 +42,12 @@ type Truth interface {
 
 // Members adds members to a warm conversation.
 type Members interface {
-	// MergeMembers merges members, notes absent as having none, and marks the
-	// members complete where complete is set.
-	MergeMembers(ctx context.Context, conv watermark.ConversationID, members []watermark.Member, absent []watermark.UserID, complete bool) error
+	// Tokens gives the token of each conversation's warm-up, "" where it is not
+	// warm.
+	Tokens(ctx context.Context, ids []watermark.ConversationID) ([]string, error)
+	// MergeMembers takes over loads that began under the token that they carry,
+	// and tells which ones it took.
+	MergeMembers(ctx context.Context, loads []watermark.MemberLoad) (merged []bool, err error)
 }
 
 // Log appends to Kafka.

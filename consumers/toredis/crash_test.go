@@ -39,10 +39,11 @@ type run struct {
 	failHow  string
 	sameOne  bool // the worker is not replaced: the runner tries again
 	flushAll bool // Redis loses everything at that moment
+	large    bool // too many members to load them all: each when it is needed
 }
 
 func (r run) String() string {
-	return fmt.Sprintf("call %d %s, same worker %v, redis lost %v", r.failAt, r.failHow, r.sameOne, r.flushAll)
+	return fmt.Sprintf("call %d %s, same worker %v, redis lost %v, large %v", r.failAt, r.failHow, r.sameOne, r.flushAll, r.large)
 }
 
 // play gives the world after the run, and whether the failure was reached.
@@ -50,6 +51,7 @@ func (r run) play(t *testing.T) (*world, bool) {
 	t.Helper()
 	w := newWorld(1)
 	scene(t, w)
+	w.roster = !r.large
 	w.failAt, w.failHow = r.failAt, r.failHow
 	s, at, size, failed := w.stage(t, 0), int64(0), 4, false
 	for at < int64(len(w.input(0))) {
@@ -67,7 +69,7 @@ func (r run) play(t *testing.T) (*world, bool) {
 			w.flushAll()
 		}
 		if !r.sameOne {
-			s, size = w.stage(t, 0), 3
+			s, size, at = w.stage(t, 0), 3, max(at, durable)
 		}
 	}
 	return w, failed
@@ -147,31 +149,29 @@ func TestAnyDeathLeadsToTheSameLog(t *testing.T) {
 	}
 	runs := 0
 	for _, how := range []string{before, partial, after} {
-		for _, sameOne := range []bool{false, true} {
-			for _, flushAll := range []bool{false, true} {
-				for failAt := 1; ; failAt++ {
-					r := run{failAt, how, sameOne, flushAll}
-					w, reached := r.play(t)
-					if !reached {
-						break
-					}
-					runs++
-					got := outcomeOf(t, w)
-					want := want
-					if flushAll {
-						// Of a refused message only the dead letter is sure to
-						// outlive Redis; its caller's wait may end by itself.
-						want.Answers = without(want.Answers, "waiting B/2")
-						got.Answers = without(got.Answers, "waiting B/2")
-					}
-					if d := cmp.Diff(want, got); d != "" {
-						t.Errorf("%v (-want +got):\n%s", r, d)
-					}
+		for kind := range 8 {
+			sameOne, flushAll, large := kind&1 != 0, kind&2 != 0, kind&4 != 0
+			for failAt := 1; ; failAt++ {
+				r := run{failAt, how, sameOne, flushAll, large}
+				w, reached := r.play(t)
+				if !reached {
+					break
+				}
+				runs++
+				got, want := outcomeOf(t, w), want
+				if flushAll {
+					// Of a refused message only the dead letter is sure to
+					// outlive Redis; its caller's wait may end by itself.
+					want.Answers = without(want.Answers, "waiting B/2")
+					got.Answers = without(got.Answers, "waiting B/2")
+				}
+				if d := cmp.Diff(want, got); d != "" {
+					t.Errorf("%v (-want +got):\n%s", r, d)
 				}
 			}
 		}
 	}
-	if runs < 100 {
+	if runs < 200 {
 		t.Errorf("only %d runs failed", runs)
 	}
 }

@@ -119,12 +119,12 @@ func (s *Stage) warm(ctx context.Context, lots []*lot, why func(*lot) string) er
 	if err := errors.Join(counted("tokens", len(tokens), len(lots)), counted("states", len(states), len(lots))); err != nil {
 		return err
 	}
-	loaded := make([]Loaded, len(lots))
+	loaded := make([]watermark.Loaded, len(lots))
 	for i, l := range lots {
 		if err := s.checkFloor(ids[i], states[i]); err != nil {
 			return err
 		}
-		loaded[i] = Loaded{Token: tokens[i], State: introduced(states[i], wants[i].Users)}
+		loaded[i] = watermark.Loaded{Token: tokens[i], State: introduced(states[i], wants[i].Users)}
 		s.metrics.coldLoads.WithLabelValues(whyWord(why(l))).Inc()
 	}
 	if _, err := s.cfg.Allocator.Install(ctx, loaded); err != nil {
@@ -166,27 +166,39 @@ func (s *Stage) introduce(ctx context.Context, lots []*lot) error {
 		wants[i] = watermark.Want{Conversation: l.batch.Conversation, Users: l.alloc.Unknown}
 		s.metrics.memberLoads.Add(float64(len(l.alloc.Unknown)))
 	}
+	ids := make([]watermark.ConversationID, len(lots))
+	for i, l := range lots {
+		ids[i] = l.batch.Conversation
+	}
+	// The tokens are read before the load: what it brings may be older than a
+	// warm-up that another owner begins meanwhile.
+	tokens, err := s.cfg.Members.Tokens(ctx, ids)
+	if err != nil {
+		return fmt.Errorf("toredis: read tokens of %d conversations: %w", len(ids), err)
+	}
 	states, err := s.cfg.Truth.Load(ctx, wants)
 	if err != nil {
 		return fmt.Errorf("toredis: load members of %d conversations: %w", len(lots), err)
 	}
-	if err := counted("states", len(states), len(lots)); err != nil {
+	if err := errors.Join(counted("tokens", len(tokens), len(lots)), counted("states", len(states), len(lots))); err != nil {
 		return err
 	}
+	loads := make([]watermark.MemberLoad, len(states))
 	for i, st := range states {
-		var absent []watermark.UserID
+		load := watermark.MemberLoad{Conversation: ids[i], Token: tokens[i], Complete: st.Complete}
 		for _, u := range wants[i].Users {
 			if _, ok := st.Members[u]; !ok {
-				absent = append(absent, u)
+				load.Absent = append(load.Absent, u)
 			}
 		}
-		members := slices.SortedFunc(maps.Values(st.Members), func(a, b watermark.Member) int {
+		load.Members = slices.SortedFunc(maps.Values(st.Members), func(a, b watermark.Member) int {
 			return cmp.Compare(a.User, b.User)
 		})
-		id := lots[i].batch.Conversation
-		if err := s.cfg.Members.MergeMembers(ctx, id, members, absent, st.Complete); err != nil {
-			return fmt.Errorf("toredis: merge members of %s: %w", id, err)
-		}
+		loads[i] = load
+	}
+	// One that was not taken shows as cold or partial in the next round.
+	if _, err := s.cfg.Members.MergeMembers(ctx, loads); err != nil {
+		return fmt.Errorf("toredis: merge members of %d conversations: %w", len(loads), err)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/tidemark-im/tidemark/consumers/toredis"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -12,6 +11,7 @@ import (
 // model of the script.
 type conversation struct {
 	token   string // set while warming
+	warmed  string // the token of the warm-up that stands
 	warm    bool
 	state   watermark.State
 	refused map[watermark.Origin]string
@@ -31,7 +31,7 @@ func (w *world) Begin(_ context.Context, ids []watermark.ConversationID) ([]stri
 	return out, err
 }
 
-func (w *world) Install(_ context.Context, loaded []toredis.Loaded) ([]bool, error) {
+func (w *world) Install(_ context.Context, loaded []watermark.Loaded) ([]bool, error) {
 	out := make([]bool, len(loaded))
 	err := w.step("install", len(loaded), func(n int) {
 		for i, l := range loaded[:n] {
@@ -39,7 +39,7 @@ func (w *world) Install(_ context.Context, loaded []toredis.Loaded) ([]bool, err
 			if c == nil || c.warm || c.token != l.Token {
 				continue
 			}
-			c.warm, c.token, out[i] = true, "", true
+			c.warm, c.warmed, c.token, out[i] = true, l.Token, "", true
 			c.state.Conversation.ID = l.State.ID
 			c.state.Merge(l.State)
 		}
@@ -47,20 +47,36 @@ func (w *world) Install(_ context.Context, loaded []toredis.Loaded) ([]bool, err
 	return out, err
 }
 
-func (w *world) MergeMembers(_ context.Context, conv watermark.ConversationID, members []watermark.Member, absent []watermark.UserID, complete bool) error {
-	return w.step("members", 1, func(int) {
-		c := w.redis[conv]
-		if c == nil || !c.warm {
-			return
+func (w *world) Tokens(_ context.Context, ids []watermark.ConversationID) ([]string, error) {
+	out := make([]string, len(ids))
+	err := w.step("tokens", len(ids), func(int) {
+		for i, id := range ids {
+			if c := w.redis[id]; c != nil && c.warm {
+				out[i] = c.warmed
+			}
 		}
-		for _, m := range members {
-			c.state.MergeMember(m)
-		}
-		for _, u := range absent {
-			c.state.MergeMember(watermark.Member{User: u})
-		}
-		c.state.Complete = c.state.Complete || complete
 	})
+	return out, err
+}
+
+func (w *world) MergeMembers(_ context.Context, loads []watermark.MemberLoad) ([]bool, error) {
+	out := make([]bool, len(loads))
+	err := w.step("members", len(loads), func(n int) {
+		for i, l := range loads[:n] {
+			c := w.redis[l.Conversation]
+			if c == nil || !c.warm || c.warmed != l.Token {
+				continue
+			}
+			for _, m := range l.Members {
+				c.state.MergeMember(m)
+			}
+			for _, u := range l.Absent {
+				c.state.MergeMember(watermark.Member{User: u})
+			}
+			c.state.Complete, out[i] = c.state.Complete || l.Complete, true
+		}
+	})
+	return out, err
 }
 
 func (w *world) Malloc(_ context.Context, batches []watermark.Batch) ([]watermark.Allocation, error) {

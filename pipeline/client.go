@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"regexp"
 	"strings"
 	"time"
@@ -210,8 +209,10 @@ func (c Config) driverConfig() (*sarama.Config, error) {
 	return s, nil
 }
 
-// unlimited stands for "as long as it takes" where the driver wants a number.
-const unlimited = math.MaxInt32
+// metadataRetries is some three hours, with the pauses of patience. sarama calls
+// itself for each, so a number without end would end in its stack. What comes
+// back as an error then is sent again by Append.
+const metadataRetries = 5000
 
 // producerConfig gives the settings of an appending client. Producers have a
 // client of their own: on a shared one the fetch long polls sit on the
@@ -221,9 +222,9 @@ const unlimited = math.MaxInt32
 //	Idempotent                  true       a lost acknowledgement must not write twice nor out of order
 //	RequiredAcks                all        acknowledged means: survives a broker
 //	Net.MaxOpenRequests         1          what sarama's idempotence needs
-//	Metadata.Retry.Max          unlimited  the look-up of a leader is not covered by Producer.Retry.Max;
+//	Metadata.Retry.Max          5000       the look-up of a leader is not covered by Producer.Retry.Max;
 //	                                       with 10, a killed broker cost 1 % of the records as errors
-//	Metadata.Retry.BackoffFunc  waits      250 ms, and ends all waiting at Close (see patience)
+//	Metadata.Retry.BackoffFunc  waits      250 ms to 2 s, and ends all waiting at Close (see patience)
 //	Metadata.Timeout            10 years   what lets BackoffFunc end it
 //	Producer.Retry.Max          1000       each costs memory per partition, so not unlimited; Append goes on anyway
 //	Producer.Retry.BackoffFunc  20 ms-1 s  a leader election takes about 100 ms, a restart 10 s
@@ -240,7 +241,7 @@ func (c Config) producerConfig(p *patience) (*sarama.Config, error) {
 	}
 	s.Net.MaxOpenRequests = 1
 	s.Net.ReadTimeout = 20 * time.Second
-	s.Metadata.Retry.Max = unlimited
+	s.Metadata.Retry.Max = metadataRetries
 	s.Metadata.Retry.BackoffFunc = p.backoff
 	s.Metadata.Timeout = foreverish
 	s.Producer.Idempotent = true

@@ -29,12 +29,12 @@ type patience struct {
 
 func (p *patience) giveUp() { p.once.Do(func() { close(p.gaveUp) }) }
 
-func (p *patience) backoff(_, _ int) time.Duration {
+func (p *patience) backoff(retries, _ int) time.Duration {
 	if !p.connected() {
 		return 2 * foreverish
 	}
 	p.waited()
-	timer := time.NewTimer(250 * time.Millisecond)
+	timer := time.NewTimer(min(time.Duration(1+retries/8)*250*time.Millisecond, 2*time.Second))
 	defer timer.Stop()
 	select {
 	case <-p.gaveUp:

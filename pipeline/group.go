@@ -156,6 +156,7 @@ func NewGroup(cfg GroupConfig) (*Group, error) {
 func (g *Group) Run(ctx context.Context) error {
 	run, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
+	g.status.failed(nil)
 	g.mu.Lock()
 	g.fail = fail
 	g.mu.Unlock()
@@ -245,8 +246,9 @@ func (g *Group) connect(ctx context.Context) (sarama.Client, sarama.ConsumerGrou
 	if err != nil {
 		return nil, nil, fault.New(fault.Fatal, ReasonConfig, err)
 	}
-	// A full channel is a full batch, and the driver holds no more than that.
-	conf.ChannelBufferSize = g.cfg.MaxBatch
+	// A full channel is a full batch. It must not be small: sarama drops errors
+	// for which its channel, of the same size, has no room.
+	conf.ChannelBufferSize = max(g.cfg.MaxBatch, 256)
 	conf.Consumer.Group.Rebalance.Timeout = g.cfg.DrainTimeout + 15*time.Second
 	pauses := waits(100*time.Millisecond, 5*time.Second)
 	for ctx.Err() == nil {

@@ -50,7 +50,8 @@ type Producer struct {
 	mu     sync.Mutex
 	async  sarama.AsyncProducer // nil: not connected
 	dial   *dial                // nil: nobody is connecting
-	closed bool
+	closed bool                 // no call of Append may begin
+	gone   bool                 // and none is left
 }
 
 // NewProducer checks cfg and starts nothing.
@@ -202,9 +203,13 @@ func (p *Producer) dialOnce(d *dial, topics []string) {
 	p.dial = nil
 	d.err = err
 	if err == nil {
-		p.async = async
-		p.up.Store(true)
 		p.routines.Go(func() { p.deliver(async, client) })
+		if p.gone {
+			async.AsyncClose() // whoever wanted it did not wait for it
+		} else {
+			p.async = async
+			p.up.Store(true)
+		}
 	}
 	close(d.done)
 }
@@ -306,8 +311,8 @@ func (p *Producer) Close(ctx context.Context) error {
 	p.patience.giveUp()
 	<-idle
 
-	// Nobody dials any more: an Append starts it, and there is none.
 	p.mu.Lock()
+	p.gone = true
 	if p.async != nil {
 		p.async.AsyncClose()
 	}

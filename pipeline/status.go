@@ -105,10 +105,11 @@ func (s *status) troubled(reason string) bool {
 	return worth
 }
 
+// failed keeps the first error of a run; nil begins a run.
 func (s *status) failed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failure == nil {
+	if s.failure == nil || err == nil {
 		s.failure = err
 	}
 }

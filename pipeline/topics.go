@@ -294,17 +294,29 @@ func (c TopicsConfig) check(admin sarama.ClusterAdmin, infos TopicInfos) error {
 	if a, b := infos.ToRedis, infos.Sequenced; a.Partitions != b.Partitions {
 		errs = append(errs, fmt.Errorf("topics %s and %s must have the same number of partitions, but have %d and %d", a.Name, b.Name, a.Partitions, b.Partitions))
 	}
-	for _, t := range all {
-		entries, err := admin.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: t.Name})
-		if errors.Is(err, sarama.ErrTopicAuthorizationFailed) || errors.Is(err, sarama.ErrClusterAuthorizationFailed) {
+	resources := make([]*sarama.ConfigResource, len(all))
+	for i, t := range all {
+		resources[i] = &sarama.ConfigResource{Type: sarama.TopicResource, Name: t.Name}
+	}
+	results, err := admin.DescribeConfigs(resources, sarama.DescribeConfigsOptions{})
+	if err != nil {
+		return fmt.Errorf("describe topics: %w", err)
+	}
+	for _, r := range results {
+		switch err := sarama.KError(r.ErrorCode); err {
+		case sarama.ErrNoError:
+		case sarama.ErrTopicAuthorizationFailed, sarama.ErrClusterAuthorizationFailed:
 			// Reading and writing do not need this right.
-			c.logger().Warn("topic settings cannot be checked", "topic", t.Name, "err", err)
+			c.logger().Warn("topic settings cannot be checked", "topic", r.Name, "err", err)
 			continue
+		default:
+			return fmt.Errorf("describe topic %s: %w", r.Name, err)
 		}
-		if err != nil {
-			return fmt.Errorf("describe topic %s: %w", t.Name, err)
+		for _, t := range all {
+			if t.Name == r.Name {
+				errs = append(errs, c.checkSettings(t, r.Configs)...)
+			}
 		}
-		errs = append(errs, c.checkSettings(t, entries)...)
 	}
 	return fault.New(fault.Fatal, ReasonConfig, errors.Join(errs...))
 }

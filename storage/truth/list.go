@@ -27,66 +27,76 @@ func (t *Truth) ConversationsOf(ctx context.Context, user watermark.UserID) (ent
 		return nil, fmt.Errorf("pin the tail: %w", err)
 	}
 	defer pin.Release()
-	rows, err := t.memberships(ctx, user)
+	stored, err := t.stored(ctx, pin, user)
 	if err != nil {
 		return nil, err
 	}
-	convs := make([]watermark.ConversationID, len(rows))
-	for i, r := range rows {
-		convs[i] = r.Conversation
+	convs := make([]watermark.ConversationID, len(stored))
+	for i, e := range stored {
+		convs[i] = e.Conversation.ID
 	}
-	stored, err := t.conversations(ctx, convs)
-	if err != nil {
-		return nil, err
-	}
-	mine, err := pin.StatesOf(ctx, user)
-	if err != nil {
-		return nil, fmt.Errorf("read the tail: %w", err)
-	}
-	// Conversations that only the tail knows the user in may still stand in
-	// history, with a last time that the tail does not have. Read after the
-	// tail's first look, they need a second one: between the two toMongo may
-	// have moved on, but the pin still holds everything from H.
-	known := make(map[watermark.ConversationID]bool, len(convs))
-	for _, c := range convs {
-		known[c] = true
-	}
-	var found []watermark.ConversationID
-	for c, s := range mine {
-		if _, ok := s.Members[user]; ok && !known[c] {
-			found = append(found, c)
-		}
-	}
-	slices.Sort(found)
-	more, err := t.conversations(ctx, found)
-	if err != nil {
-		return nil, err
-	}
-	convs, stored = append(convs, found...), append(stored, more...)
 	tail, err := pin.States(ctx, convs)
 	if err != nil {
 		return nil, fmt.Errorf("read the tail: %w", err)
 	}
-
-	entries = make([]Entry, len(convs))
-	for i, c := range convs {
-		entries[i] = Entry{Conversation: stored[i], Member: watermark.Member{User: user}}
-		if i < len(rows) {
-			entries[i].Member = rows[i].Member
+	for i := range stored {
+		s := tail[convs[i]]
+		if s == nil {
+			continue
 		}
-		if s := tail[c]; s != nil {
-			entries[i].Conversation.Merge(s.Conversation)
-			if m, ok := s.Members[user]; ok {
-				entries[i].Member.Merge(m)
-			}
+		stored[i].Conversation.Merge(s.Conversation)
+		if m, ok := s.Members[user]; ok {
+			stored[i].Member.Merge(m)
 		}
 	}
-	slices.SortFunc(entries, func(a, b Entry) int {
+	slices.SortFunc(stored, func(a, b Entry) int {
 		return cmp.Or(
 			cmp.Compare(b.Conversation.LastTime, a.Conversation.LastTime),
 			cmp.Compare(a.Conversation.ID, b.Conversation.ID),
 		)
 	})
+	return stored, nil
+}
+
+// stored gives what history says of user's conversations, also of those that
+// only the tail knows user in. To find these the tail is read before the last
+// of history, so the caller reads it once more: what history shows must never
+// be newer than what the tail shows.
+func (t *Truth) stored(ctx context.Context, pin Pin, user watermark.UserID) ([]Entry, error) {
+	rows, err := t.memberships(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	fresh, err := pin.MembersOf(ctx, user)
+	if err != nil {
+		return nil, fmt.Errorf("read the tail: %w", err)
+	}
+	members := make(map[watermark.ConversationID]watermark.Member, len(rows))
+	convs := make([]watermark.ConversationID, 0, len(rows))
+	for _, r := range rows {
+		members[r.Conversation] = r.Member
+		convs = append(convs, r.Conversation)
+	}
+	for _, c := range fresh {
+		if _, ok := members[c]; !ok {
+			convs = append(convs, c)
+		}
+	}
+	entries := make([]Entry, 0, len(convs))
+	for chunk := range slices.Chunk(convs, t.cfg.Chunk) {
+		part, err := t.cfg.History.Conversations(ctx, chunk)
+		if err != nil {
+			return nil, fmt.Errorf("read history of %d conversations: %w", len(chunk), err)
+		}
+		if len(part) != len(chunk) {
+			return nil, fmt.Errorf("history gave %d conversations for %d", len(part), len(chunk))
+		}
+		for _, c := range part {
+			m := members[c.ID]
+			m.User = user
+			entries = append(entries, Entry{Conversation: c, Member: m})
+		}
+	}
 	return entries, nil
 }
 
@@ -105,20 +115,4 @@ func (t *Truth) memberships(ctx context.Context, user watermark.UserID) ([]water
 		}
 		after = page[len(page)-1].Conversation
 	}
-}
-
-// conversations reads what history has of convs, in their order.
-func (t *Truth) conversations(ctx context.Context, convs []watermark.ConversationID) ([]watermark.Conversation, error) {
-	out := make([]watermark.Conversation, 0, len(convs))
-	for chunk := range slices.Chunk(convs, t.cfg.Chunk) {
-		part, err := t.cfg.History.Conversations(ctx, chunk)
-		if err != nil {
-			return nil, fmt.Errorf("read %d conversations: %w", len(chunk), err)
-		}
-		if len(part) != len(chunk) {
-			return nil, fmt.Errorf("history gave %d of %d conversations", len(part), len(chunk))
-		}
-		out = append(out, part...)
-	}
-	return out, nil
 }

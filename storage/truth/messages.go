@@ -3,20 +3,19 @@ package truth
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
-// Messages gives the messages of conv within in that exist, ascending, at most
-// limit and never more than watermark.MaxPage. A limit that is not positive
-// gives none. Revoked messages come as tombstones.
-func (t *Truth) Messages(ctx context.Context, conv watermark.ConversationID, in watermark.Interval, limit int) (rows []watermark.Message, err error) {
+// Messages gives the messages of conv within in that exist, ascending, the
+// lowest ones where there are more than watermark.MaxPage. Revoked messages come
+// as tombstones. The content of the messages must not be changed.
+func (t *Truth) Messages(ctx context.Context, conv watermark.ConversationID, in watermark.Interval) (rows []watermark.Message, err error) {
 	defer t.metrics.observe("messages", time.Now(), &err)
+	const limit = watermark.MaxPage
 	in = in.Intersect(watermark.Interval{First: 1, Last: watermark.MaxSeq})
-	limit = min(limit, watermark.MaxPage)
-	if in.Empty() || limit <= 0 {
+	if in.Empty() {
 		return nil, nil
 	}
 	pin, err := t.cfg.Pin(ctx, []watermark.ConversationID{conv})
@@ -28,15 +27,23 @@ func (t *Truth) Messages(ctx context.Context, conv watermark.ConversationID, in 
 	if err != nil {
 		return nil, fmt.Errorf("read history of %s: %w", conv, err)
 	}
-	// The tail is read even where history left nothing missing: it may hold a
-	// revoke of what history gave.
 	fresh, err := pin.Messages(ctx, conv, in, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read the tail: %w", err)
 	}
 	rows = union(stored, fresh)
 	rows = rows[:min(len(rows), limit)]
-	revoke(rows, pin.Revokes(conv))
+	// Last, so that the revokes are at least as new as every row.
+	revokes, err := pin.Revokes(ctx, conv, in)
+	if err != nil {
+		return nil, fmt.Errorf("read the tail: %w", err)
+	}
+	for i := range rows {
+		// The first revoke of a message stands, as in history.
+		if r, ok := revokes[rows[i].Seq]; ok && rows[i].Revoked == nil {
+			rows[i] = rows[i].Tombstone(r)
+		}
+	}
 	return rows, nil
 }
 
@@ -60,17 +67,4 @@ func union(stored, fresh []watermark.Message) []watermark.Message {
 		}
 	}
 	return append(append(out, stored...), fresh...)
-}
-
-// revoke turns revoked rows into tombstones. The first revoke of a message
-// stands, as in history.
-func revoke(rows []watermark.Message, revokes []watermark.Revoked) {
-	for _, r := range revokes {
-		i, ok := slices.BinarySearchFunc(rows, r.Seq, func(m watermark.Message, s watermark.Seq) int {
-			return int(min(1, max(-1, m.Seq-s)))
-		})
-		if ok && rows[i].Revoked == nil {
-			rows[i] = rows[i].Tombstone(r)
-		}
-	}
 }

@@ -29,27 +29,22 @@ type History interface {
 // committed offset H on, as it stood when the pin was taken: nothing at or
 // above H is let go before Release.
 //
-// States and Messages each read up to an end offset that is fetched after the
-// call began. Revokes tells what the latest of those calls saw.
+// Each read covers at least everything from H up to an end offset that is
+// fetched after the call began.
 type Pin interface {
 	// States folds the tail per conversation. A conversation of which the tail
-	// has nothing is absent. The states are shared: they are only read.
+	// has nothing is absent.
 	States(ctx context.Context, convs []watermark.ConversationID) (map[watermark.ConversationID]*watermark.State, error)
+	// MembersOf gives the conversations of which the tail has anything about the
+	// user, of the pinned partitions.
+	MembersOf(ctx context.Context, user watermark.UserID) ([]watermark.ConversationID, error)
 	// Messages gives the tail's messages of conv within in, ascending, at most
 	// limit; of two at one seq the first in the log.
 	Messages(ctx context.Context, conv watermark.ConversationID, in watermark.Interval, limit int) ([]watermark.Message, error)
-	// Revokes gives the tail's revokes of conv in log order.
-	Revokes(conv watermark.ConversationID) []watermark.Revoked
+	// Revokes gives the tail's revokes of conv within in, also of messages that
+	// only history has; of two of one message the first in the log.
+	Revokes(ctx context.Context, conv watermark.ConversationID, in watermark.Interval) (map[watermark.Seq]watermark.Revoked, error)
 	Release()
-}
-
-// WholePin is a Pin of all partitions, which can also be searched by user.
-type WholePin interface {
-	Pin
-	// StatesOf folds the tail of all conversations of which it has anything
-	// about the user. It reads up to an end offset fetched after the call
-	// began. The states are shared: they are only read.
-	StatesOf(ctx context.Context, user watermark.UserID) (map[watermark.ConversationID]*watermark.State, error)
 }
 
 // Config says where a Truth reads.
@@ -59,7 +54,7 @@ type Config struct {
 	// Pin pins the partitions of the given conversations. Required.
 	Pin func(ctx context.Context, convs []watermark.ConversationID) (Pin, error)
 	// PinAll pins all partitions. Required.
-	PinAll func(ctx context.Context) (WholePin, error)
+	PinAll func(ctx context.Context) (Pin, error)
 	// Chunk is how many conversations one set of history queries is about;
 	// 0: DefaultChunk.
 	Chunk int

@@ -49,6 +49,9 @@ func TestDeadLetterOfADeadLetterTellsTheLast(t *testing.T) {
 	if out, err = wire.EncodeDeadLetter(again); err != nil {
 		t.Fatal(err)
 	}
+	if len(out.Headers) != 6 {
+		t.Errorf("%d headers, want the record's four and two: %v", len(out.Headers), out.Headers)
+	}
 	got, err := wire.DecodeDeadLetter(wire.Record{Value: out.Value, Headers: out.Headers})
 	if err != nil || got.Record.Offset != 77 || got.Reason != "invalid" || len(got.Record.Headers) != 4 {
 		t.Errorf("%+v, %v", got, err)

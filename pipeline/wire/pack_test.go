@@ -122,6 +122,15 @@ func TestPackerHasNoRecordWithoutEvents(t *testing.T) {
 	}
 }
 
+func TestPackerAccountsForTheHighestInput(t *testing.T) {
+	p := wire.NewPacker("group:g")
+	p.Add(origin(10), one(2, 0))
+	p.Add(origin(9), one(1, 0)) // came again behind its successor
+	if d := cmp.Diff([]watermark.Origin{origin(10)}, p.Records()[0].Inputs); d != "" {
+		t.Errorf("inputs (-want +got):\n%s", d)
+	}
+}
+
 func TestPackerLeavesItsArgumentsAlone(t *testing.T) {
 	msgs := make([]watermark.Message, 1, 4)
 	msgs[0] = message(1)

@@ -14,10 +14,7 @@ import (
 )
 
 // Loaded is what a cold load brought, with the token under which it began.
-type Loaded struct {
-	Token string
-	State *watermark.State
-}
+type Loaded = watermark.Loaded
 
 // Begin makes each conversation empty and warming, and gives one fresh token
 // for each, in order. A Begin or Install of somebody else that is under way

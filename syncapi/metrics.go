@@ -13,6 +13,7 @@ type metrics struct {
 	anomalies *prometheus.CounterVec
 	marks     prometheus.Counter
 	appends   *prometheus.CounterVec
+	merges    *prometheus.CounterVec
 	waiting   prometheus.Gauge
 	polls     *prometheus.CounterVec
 }
@@ -48,6 +49,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		appends: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidemark_syncapi_mark_appends_total",
 			Help: "Records of marks, by outcome: ok, error.",
+		}, []string{"outcome"}),
+		merges: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_syncapi_member_merges_total",
+			Help: "Times that Redis was told of members that it did not know, by outcome: ok, error.",
 		}, []string{"outcome"}),
 		waiting: f.NewGauge(prometheus.GaugeOpts{
 			Name: "tidemark_syncapi_waiting_calls",

@@ -53,7 +53,6 @@ type entry struct {
 	page  watermark.Page
 	err   error
 
-	rows    rowMap              // what was read, and may be seen or not
 	served  []*v1.Message       // from the kept edge on
 	todo    watermark.Intervals // what of the page is not served yet, ascending
 	bytes   int
@@ -61,8 +60,6 @@ type entry struct {
 	full    bool // no more fits
 	gap     bool // a row is nowhere
 }
-
-type rowMap map[watermark.Seq]*watermark.Message
 
 func (s *Service) newPull(user watermark.UserID, ranges []*v1.PullRange) *pull {
 	p := &pull{s: s, user: user, entries: make([]*entry, len(ranges)), left: s.cfg.PageBytes}

@@ -27,9 +27,12 @@ const (
 type want struct {
 	*entry
 	spans watermark.Intervals
+	rows  rowMap // that were read
 	warm  bool
 	fault error
 }
+
+type rowMap map[watermark.Seq]*watermark.Message
 
 // fetch serves the planned pages. A usual call takes one wave; more are needed
 // when it asks for so many rows that holding all at once would be too much.
@@ -39,25 +42,12 @@ func (p *pull) fetch(ctx context.Context) error {
 		if len(wave) == 0 {
 			return nil
 		}
-		if err := p.read(ctx, wave); err != nil {
+		if err := p.readHot(ctx, wave); err != nil {
 			return err
 		}
-		var doubtful []*entry
-		for _, w := range wave {
-			if w.fault != nil {
-				p.fail(w.entry, w.fault)
-				continue
-			}
-			if p.serve(w.entry, w.spans) {
-				continue
-			}
-			if w.checked {
-				w.end()
-				continue
-			}
-			doubtful = append(doubtful, w.entry)
-		}
-		if err := p.check(ctx, doubtful); err != nil {
+		holes := p.serve(wave)
+		p.readTruth(ctx, holes)
+		if err := p.check(ctx, p.serve(holes)); err != nil {
 			return err
 		}
 	}
@@ -100,29 +90,12 @@ func (e *entry) next(n int64) watermark.Intervals {
 	return page.Spans
 }
 
-// read brings the rows of a wave: from Redis where it may be believed, in one
-// round trip, and the holes from the truth.
-func (p *pull) read(ctx context.Context, wave []*want) error {
-	if err := p.readHot(ctx, wave); err != nil {
-		return err
-	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(truthReaders)
-	for _, w := range wave {
-		holes := w.holes()
-		if len(holes) == 0 {
-			continue
-		}
-		g.Go(func() error {
-			// An entry whose rows cannot be read fails alone.
-			w.fault = p.readTruth(gctx, w.entry, holes)
-			return nil
-		})
-	}
-	return g.Wait()
-}
-
+// readHot brings the rows of a wave from Redis where it may be believed, in one
+// round trip.
 func (p *pull) readHot(ctx context.Context, wave []*want) error {
+	// Redis may stop reading where an answer ends in any case. It counts what
+	// it holds, which may be some bytes a row more than what is answered.
+	limit := max(p.left, 0) + watermark.MaxPage*64
 	var spans []Span
 	var owners []*want
 	for _, w := range wave {
@@ -130,7 +103,7 @@ func (p *pull) readHot(ctx context.Context, wave []*want) error {
 			continue
 		}
 		for _, i := range w.spans {
-			spans = append(spans, Span{w.conv, i.First, i.Last})
+			spans = append(spans, Span{Conversation: w.conv, First: i.First, Last: i.Last, Keep: w.req.Keep, Bytes: limit})
 			owners = append(owners, w)
 		}
 	}
@@ -150,26 +123,40 @@ func (p *pull) readHot(ctx context.Context, wave []*want) error {
 	return nil
 }
 
-func (p *pull) readTruth(ctx context.Context, e *entry, holes watermark.Intervals) error {
-	for _, h := range holes {
-		rows, err := p.s.cfg.Truth.Messages(ctx, e.conv, h)
+// readTruth brings the rows that Redis did not have. An entry whose rows cannot
+// be read fails alone.
+func (p *pull) readTruth(ctx context.Context, wave []*want) {
+	var g errgroup.Group
+	g.SetLimit(truthReaders)
+	for _, w := range wave {
+		g.Go(func() error {
+			w.fault = p.fill(ctx, w)
+			return nil
+		})
+	}
+	_ = g.Wait() // each has its own
+}
+
+func (p *pull) fill(ctx context.Context, w *want) error {
+	for _, h := range w.holes() {
+		rows, err := p.s.cfg.Truth.Messages(ctx, w.conv, h)
 		if err != nil {
 			return err
 		}
-		e.take(rows)
+		w.take(rows)
 		p.s.metrics.rows.WithLabelValues("truth").Add(float64(len(rows)))
 	}
 	return nil
 }
 
 // take keeps rows that were read. What Redis said first stands.
-func (e *entry) take(rows []watermark.Message) {
-	if e.rows == nil {
-		e.rows = make(rowMap, len(rows))
+func (w *want) take(rows []watermark.Message) {
+	if w.rows == nil {
+		w.rows = make(rowMap, len(rows))
 	}
 	for i := range rows {
-		if _, ok := e.rows[rows[i].Seq]; !ok {
-			e.rows[rows[i].Seq] = &rows[i]
+		if _, ok := w.rows[rows[i].Seq]; !ok {
+			w.rows[rows[i].Seq] = &rows[i]
 		}
 	}
 }
@@ -196,27 +183,39 @@ func (w *want) holes() watermark.Intervals {
 	return out
 }
 
-// serve adds the rows of spans to the page, from the kept edge on, until one is
-// missing, which makes it false, or no more fits.
-func (p *pull) serve(e *entry, spans watermark.Intervals) bool {
-	for seq := range e.fromEdge(spans) {
-		row, ok := e.rows[seq]
+// serve adds to the page of each entry the rows that were read, from the kept
+// edge on, until no more fits. It gives the entries that miss the next one.
+func (p *pull) serve(wave []*want) (missing []*want) {
+	for _, w := range wave {
+		if w.fault != nil {
+			p.fail(w.entry, w.fault)
+			continue
+		}
+		if !p.serveOne(w) {
+			missing = append(missing, w)
+		}
+	}
+	return missing
+}
+
+func (p *pull) serveOne(w *want) (complete bool) {
+	n := int64(0)
+	for seq := range w.fromEdge(w.spans) {
+		row, ok := w.rows[seq]
 		if !ok {
+			w.spans = w.next(w.spans.Count() - n)
 			return false
 		}
-		m, size := e.message(row)
-		if !p.fits(e, size) {
-			e.full = true
-			break
+		m, size := w.message(row)
+		if !p.fits(w.entry, size) {
+			w.full = true
+			return true
 		}
+		n++
 		p.left -= size
-		e.bytes += size
-		e.served = append(e.served, m)
-		delete(e.rows, seq)
-		e.drop(seq)
-	}
-	if e.full {
-		e.rows = nil
+		w.bytes += size
+		w.served = append(w.served, m)
+		w.drop(seq)
 	}
 	return true
 }
@@ -269,24 +268,31 @@ func (e *entry) drop(seq watermark.Seq) {
 	}
 }
 
-// check reads the bounds of entries again that miss a row, and lays out their
+// check reads the bounds again of entries that miss a row, and lays out their
 // pages anew: the row may have been deleted meanwhile, or may have been in a
-// Redis that forgot it before it was appended.
-func (p *pull) check(ctx context.Context, entries []*entry) error {
+// Redis that forgot it before it was appended. Who misses a row again after
+// that has a page that ends before it.
+func (p *pull) check(ctx context.Context, missing []*want) error {
+	var entries []*entry
+	for _, w := range missing {
+		if w.checked {
+			w.end()
+			continue
+		}
+		w.checked = true
+		p.reset(w.entry)
+		entries = append(entries, w.entry)
+	}
 	if len(entries) == 0 {
 		return nil
-	}
-	for _, e := range entries {
-		e.checked = true
-		p.reset(e)
 	}
 	return p.plan(ctx, entries)
 }
 
-// reset makes e as if nothing of it were read yet.
+// reset makes e as if nothing of it were served yet.
 func (p *pull) reset(e *entry) {
 	p.left += e.bytes
-	e.served, e.todo, e.rows, e.bytes = nil, nil, nil, 0
+	e.served, e.todo, e.bytes = nil, nil, 0
 }
 
 func (p *pull) fail(e *entry, err error) {
@@ -296,7 +302,7 @@ func (p *pull) fail(e *entry, err error) {
 
 // end ends the page of e before a row that can be seen and is nowhere.
 func (e *entry) end() {
-	e.gap, e.rows = true, nil
+	e.gap = true
 	if len(e.served) == 0 {
 		e.err = unavailable("gap", "a message is missing where the page begins; it is being looked for")
 	}

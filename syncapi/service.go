@@ -31,8 +31,9 @@ type Hot interface {
 	Views(ctx context.Context, asks []Ask) ([]watermark.View, error)
 	// Messages gives for each span the rows that are there, ascending.
 	Messages(ctx context.Context, spans []Span) ([][]watermark.Message, error)
-	// MergeMembers tells Redis of members that it did not know.
-	MergeMembers(ctx context.Context, conv watermark.ConversationID, members []watermark.Member, absent []watermark.UserID, complete bool) error
+	// MergeMembers tells Redis of members that it did not know; what was loaded
+	// under another token than the one that stands is not taken.
+	MergeMembers(ctx context.Context, loads []watermark.MemberLoad) (merged []bool, err error)
 	// RaiseReads raises Read and Receipt of the members.
 	RaiseReads(ctx context.Context, rows []watermark.MemberRow) error
 	// Answers gives for each key the owner's answer, nil where there is none yet.

@@ -42,7 +42,7 @@ func (s *Service) look(ctx context.Context, user watermark.UserID, convs []water
 			out[c] = &sight{err: errUnknown(c)}
 			continue
 		}
-		asks = append(asks, Ask{c, user})
+		asks = append(asks, Ask{Conversation: c, User: user})
 	}
 	if len(asks) == 0 {
 		return out, nil
@@ -91,37 +91,56 @@ func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sigh
 		}
 	}
 	states, err := s.cfg.Truth.Load(ctx, wants)
-	for i, v := range batch {
-		switch {
-		case err != nil:
+	if err != nil {
+		for _, v := range batch {
 			v.err = err
-		case v.Temperature == watermark.Partial:
-			v.err = s.complete(ctx, v, states[i], wants[i].Users)
-		default:
-			v.View = states[i].ViewOf(user)
-			v.ID = wants[i].Conversation
-			v.Temperature = watermark.Cold
+		}
+		return
+	}
+	var merged []*sight
+	var loads []watermark.MemberLoad
+	for i, v := range batch {
+		if v.Temperature == watermark.Partial {
+			merged = append(merged, v)
+			loads = append(loads, v.complete(states[i], wants[i].Users))
+			continue
+		}
+		v.View = states[i].ViewOf(user)
+		v.ID = wants[i].Conversation
+		v.Temperature = watermark.Cold
+	}
+	if len(loads) == 0 {
+		return
+	}
+	// Whether Redis takes them does not matter here: it does not when the
+	// conversation was warmed up again meanwhile, and then asks anew.
+	if _, err := s.cfg.Hot.MergeMembers(ctx, loads); err != nil {
+		for _, v := range merged {
+			v.err = err
 		}
 	}
 }
 
 // complete merges the members that were loaded into a view of which Redis did
-// not know them, and tells Redis. What Redis has of the conversation itself
-// stands: it may be newer. Merging is by version and by max on both sides, so
-// nothing that the owner did in between is lost.
-func (s *Service) complete(ctx context.Context, v *sight, st *watermark.State, wanted []watermark.UserID) error {
+// not know them, and gives what to tell Redis. What Redis has of the
+// conversation itself stands: it may be newer. Merging is by version and by max
+// on both sides, so nothing that the owner did in between is lost.
+func (v *sight) complete(st *watermark.State, wanted []watermark.UserID) watermark.MemberLoad {
 	loaded := st.ViewOf(v.Member.User)
 	v.Conversation.Merge(loaded.Conversation)
 	v.Member.Merge(loaded.Member)
 	v.PeerReceipt = max(v.PeerReceipt, loaded.PeerReceipt)
 	v.PeerWindow = loaded.PeerWindow
-	var absent []watermark.UserID
+	out := watermark.MemberLoad{
+		Conversation: v.ID, Token: v.Token, Complete: st.Complete,
+		Members: slices.Collect(maps.Values(st.Members)),
+	}
 	for _, u := range wanted {
 		if _, ok := st.Members[u]; !ok {
-			absent = append(absent, u)
+			out.Absent = append(out.Absent, u)
 		}
 	}
-	return s.cfg.Hot.MergeMembers(ctx, v.ID, slices.Collect(maps.Values(st.Members)), absent, st.Complete)
+	return out
 }
 
 // admit decides whether the user may see anything at all, and what.

@@ -99,7 +99,7 @@ func (t pageToken) page(list []Listed, size int) (page []Listed, rest int) {
 
 // before tells whether l comes after what the token's pages have served.
 func (t pageToken) before(l Listed) bool {
-	return t.conv == "" || later(Listed{t.conv, t.time}, l) < 0
+	return t.conv == "" || later(Listed{Conversation: t.conv, LastTime: t.time}, l) < 0
 }
 
 // later sorts the latest first.

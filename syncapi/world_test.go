@@ -28,6 +28,9 @@ const (
 	group  convID = "group:g1"
 )
 
+// token is that of every warm-up.
+const token = "warm-up 1"
+
 var errDown = fault.New(fault.Transient, "test", errors.New("secret-host:6379 is down"))
 
 // world is a deployment without drivers: an owner that decides at once, a log
@@ -260,6 +263,7 @@ func (h fakeHot) viewLocked(a syncapi.Ask) watermark.View {
 		st.MergeMember(m)
 	}
 	v := st.ViewOf(a.User)
+	v.Token, v.Inputs = token, nil
 	peer, _ := a.Conversation.Peer(a.User)
 	if t.unknown[a.User] || t.unknown[peer] {
 		v.Temperature = watermark.Partial
@@ -298,9 +302,26 @@ func (h fakeHot) Messages(ctx context.Context, spans []syncapi.Span) ([][]waterm
 		if t == nil || !t.warm {
 			continue
 		}
-		out[i] = t.readLocked(watermark.Interval{First: max(s.First, t.hotFrom), Last: s.Last})
+		out[i] = cutLocked(s, t.readLocked(watermark.Interval{First: max(s.First, t.hotFrom), Last: s.Last}))
 	}
 	return out, nil
+}
+
+// cutLocked keeps as many rows at the kept edge as the span has bytes for.
+func cutLocked(s syncapi.Span, rows []watermark.Message) []watermark.Message {
+	kept := slices.Clone(rows)
+	if s.Keep == watermark.NearEnd {
+		slices.Reverse(kept)
+	}
+	left := s.Bytes
+	for i, m := range kept {
+		if left -= len(m.Body); left < 0 && i > 0 && s.Bytes > 0 {
+			kept = kept[:i]
+			break
+		}
+	}
+	slices.SortFunc(kept, func(a, b watermark.Message) int { return int(a.Seq - b.Seq) })
+	return kept
 }
 
 func (t *talk) readLocked(i watermark.Interval) []watermark.Message {
@@ -313,20 +334,26 @@ func (t *talk) readLocked(i watermark.Interval) []watermark.Message {
 	return out
 }
 
-func (h fakeHot) MergeMembers(ctx context.Context, id convID, members []watermark.Member, absent []userID, _ bool) error {
+func (h fakeHot) MergeMembers(ctx context.Context, loads []watermark.MemberLoad) ([]bool, error) {
 	leave, err := h.enter(ctx, "MergeMembers")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer leave()
-	t := h.talkLocked(id)
-	for _, m := range members {
-		delete(t.unknown, m.User)
+	merged := make([]bool, len(loads))
+	for i, l := range loads {
+		t := h.talkLocked(l.Conversation)
+		if merged[i] = t.warm && l.Token == token; !merged[i] {
+			continue
+		}
+		for _, m := range l.Members {
+			delete(t.unknown, m.User)
+		}
+		for _, u := range l.Absent {
+			delete(t.unknown, u)
+		}
 	}
-	for _, u := range absent {
-		delete(t.unknown, u)
-	}
-	return nil
+	return merged, nil
 }
 
 func (h fakeHot) RaiseReads(ctx context.Context, rows []watermark.MemberRow) error {

@@ -12,13 +12,7 @@ import (
 )
 
 // Mark is how far a conversation has been handed to the gateways.
-type Mark struct {
-	Conversation watermark.ConversationID
-	Seq          watermark.Seq
-	// Offset is on the conversation's partition of the sequenced log; what
-	// exactly it counts is the caller's matter.
-	Offset int64
-}
+type Mark = watermark.PushMark
 
 // Pushed gives the push marks of conversations, the zero mark where there is
 // none: never raised, or expired, or lost with Redis. A mark is a filter for

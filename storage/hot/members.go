@@ -8,18 +8,8 @@ import (
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
-// Load is what history and the tail know of members of a warm conversation.
-type Load struct {
-	Conversation watermark.ConversationID
-	// Token is View.Token, or one of Tokens, read before the load began. With
-	// any other, and with none, nothing is merged.
-	Token   string
-	Members []watermark.Member
-	// Absent are users who were looked for and never had a window.
-	Absent []watermark.UserID
-	// Complete says that every member that exists is in Members.
-	Complete bool
-}
+// Load is what a load of members brought.
+type Load = watermark.MemberLoad
 
 // callArgs is about how many arguments one script call takes: it runs for a few
 // milliseconds, and nobody else is served meanwhile.
@@ -105,13 +95,13 @@ type mergeArgs struct {
 	args     []any // of the members, then the absent users
 }
 
-func (a *mergeArgs) add(m *watermark.Member) {
+func (a *mergeArgs) add(c watermark.ConversationID, m *watermark.Member) {
 	own := m.Own
 	if n := len(own) - watermark.MaxOwn; n > 0 {
 		own = own[n:]
 	}
 	a.members++
-	a.args = append(a.args, string(m.User), keyspace.MemberText(m), score(m.Read), score(m.Receipt), len(own))
+	a.args = append(a.args, string(m.User), keyspace.MemberText(m), score(m.Read), receipt(c, m), len(own))
 	for _, s := range own {
 		a.args = append(a.args, score(s))
 	}
@@ -130,7 +120,7 @@ func (h *Hot) mergeCalls(l *Load) []keyspace.Call {
 		if len(a.args) >= callArgs {
 			flush()
 		}
-		a.add(&l.Members[i])
+		a.add(l.Conversation, &l.Members[i])
 	}
 	for _, u := range l.Absent {
 		if len(a.args) >= callArgs {
@@ -138,7 +128,7 @@ func (h *Hot) mergeCalls(l *Load) []keyspace.Call {
 		}
 		a.args = append(a.args, string(u))
 	}
-	a.complete = l.Complete && len(calls) == 0
+	a.complete = l.Complete
 	if len(a.args) > 0 || a.complete {
 		flush()
 	}

@@ -14,16 +14,7 @@ import (
 const DefaultSpanBytes = 2 << 20
 
 // Span asks for the messages of a range of seqs, any int64 each.
-type Span struct {
-	Conversation watermark.ConversationID
-	First, Last  watermark.Seq
-	// Keep says which edge is served when not all of it is: NearEnd, the zero
-	// value, keeps the newest.
-	Keep watermark.Keep
-	// Bytes bounds the encoded messages that are read; the one at the kept edge
-	// is read in any case. 0: DefaultSpanBytes.
-	Bytes int
-}
+type Span = watermark.Span
 
 var messageParts = []keyspace.Part{keyspace.Meta, keyspace.Log, keyspace.Revoked}
 
@@ -37,7 +28,7 @@ func (h *Hot) Messages(ctx context.Context, spans []Span) (messages [][]watermar
 	defer h.observe("messages", &err)()
 	calls := make([]keyspace.Call, len(spans))
 	for i, s := range spans {
-		calls[i] = h.call(messagesScript, s.Conversation, messageParts, s.args()...)
+		calls[i] = h.call(messagesScript, s.Conversation, messageParts, spanArgs(s)...)
 	}
 	messages = make([][]watermark.Message, len(spans))
 	total := 0
@@ -57,7 +48,7 @@ func (h *Hot) Messages(ctx context.Context, spans []Span) (messages [][]watermar
 	return messages, nil
 }
 
-func (s *Span) args() []any {
+func spanArgs(s Span) []any {
 	edge := "end"
 	if s.Keep == watermark.NearBegin {
 		edge = "begin"

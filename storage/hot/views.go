@@ -9,12 +9,7 @@ import (
 )
 
 // Ask asks for one user's view of one conversation.
-type Ask struct {
-	Conversation watermark.ConversationID
-	// User may be empty: only what everybody shares is wanted, and the view is
-	// never Partial.
-	User watermark.UserID
-}
+type Ask = watermark.Ask
 
 var viewParts = []keyspace.Part{keyspace.Meta, keyspace.Members, keyspace.Read, keyspace.Receipt, keyspace.Own}
 

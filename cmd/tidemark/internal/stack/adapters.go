@@ -1,0 +1,151 @@
+package stack
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tidemark-im/tidemark/api/convert"
+	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/consumers/topush"
+	"github.com/tidemark-im/tidemark/gateway"
+	"github.com/tidemark-im/tidemark/internal/config"
+	"github.com/tidemark-im/tidemark/pipeline"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
+	"github.com/tidemark-im/tidemark/storage/truth"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// owner hands lost events back to the toRedis topic.
+type owner struct {
+	producer *pipeline.Producer
+	topic    string
+}
+
+func (o owner) Append(ctx context.Context, inputs []watermark.Input) error {
+	outs := make([]wire.Out, 0, len(inputs))
+	for _, in := range inputs {
+		out, err := wire.EncodeCommand(convert.InputToCommand(in))
+		if err != nil {
+			return err
+		}
+		out.Topic = o.topic
+		outs = append(outs, out)
+	}
+	return o.producer.Append(ctx, outs)
+}
+
+// appender is the query service's way into Kafka.
+type appender struct {
+	producer *pipeline.Producer
+	topics   pipeline.Topics
+}
+
+func (a appender) AppendSend(ctx context.Context, m *tidemarkv1.SendMessage, caller string) error {
+	out, err := wire.EncodeSend(m, caller)
+	return a.append(ctx, out, a.topics.ToRedis, err)
+}
+
+func (a appender) AppendCommand(ctx context.Context, c *tidemarkv1.Command) error {
+	out, err := wire.EncodeCommand(c)
+	return a.append(ctx, out, a.topics.ToRedis, err)
+}
+
+func (a appender) AppendMarks(ctx context.Context, conv watermark.ConversationID, marks []watermark.ReadAdvanced) error {
+	rec := watermark.Record{Conversation: conv}
+	for _, m := range marks {
+		rec.Events = append(rec.Events, m)
+	}
+	value, err := wire.EncodeRecord(rec)
+	return a.append(ctx, wire.Out{Partition: -1, Key: string(conv), Value: value}, a.topics.Sequenced, err)
+}
+
+func (a appender) append(ctx context.Context, out wire.Out, topic string, err error) error {
+	if err != nil {
+		return err
+	}
+	out.Topic = topic
+	return a.producer.Append(ctx, []wire.Out{out})
+}
+
+// lister gives the query service a user's conversations as it wants them.
+type lister struct{ *truth.Truth }
+
+func (l lister) ConversationsOf(ctx context.Context, user watermark.UserID) ([]watermark.Listed, error) {
+	entries, err := l.Truth.ConversationsOf(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]watermark.Listed, len(entries))
+	for i, e := range entries {
+		out[i] = watermark.Listed{Conversation: e.Conversation.ID, LastTime: e.Conversation.LastTime}
+	}
+	return out, nil
+}
+
+// deliverer turns what toPush decided into what devices read.
+type deliverer struct{ gateway *gateway.Gateway }
+
+func (d deliverer) Deliver(ctx context.Context, deliveries []topush.Delivery) error {
+	out := make([]gateway.Delivery, 0, len(deliveries))
+	for _, x := range deliveries {
+		event := convert.PushEvent(x.Conversation, x.Event)
+		event.MaxSeq, event.RepairNumber, event.RepairFrom = int64(x.Max), x.Repair.Number, int64(x.Repair.From)
+		out = append(out, gateway.Delivery{Users: x.Users, Event: event, ExceptUser: x.ExceptUser, ExceptDevice: x.ExceptDevice})
+	}
+	return d.gateway.Deliver(ctx, out)
+}
+
+func kafkaConfig(cfg Config) (pipeline.Config, error) {
+	t, err := tlsConfig(cfg.Kafka.TLS)
+	if err != nil {
+		return pipeline.Config{}, fmt.Errorf("kafka.tls: %w", err)
+	}
+	k := pipeline.Config{
+		Brokers: cfg.Kafka.Brokers, ClientID: cfg.Kafka.ClientID, Version: cfg.Kafka.Version,
+		TopicPrefix: cfg.Kafka.TopicPrefix, TLS: t,
+		SASL:   pipeline.SASL{Mechanism: cfg.Kafka.SASL.Mechanism, User: cfg.Kafka.SASL.User, Password: cfg.Kafka.SASL.Password},
+		Logger: cfg.Logger, Registerer: cfg.Registry,
+	}
+	return k, k.Validate()
+}
+
+func redisOptions(r config.Redis) (*redis.UniversalOptions, error) {
+	t, err := tlsConfig(r.TLS)
+	if err != nil {
+		return nil, fmt.Errorf("redis.tls: %w", err)
+	}
+	return &redis.UniversalOptions{
+		Addrs: r.Addresses, MasterName: r.Master, Username: r.Username, Password: r.Password, DB: r.DB, TLSConfig: t,
+	}, nil
+}
+
+func tlsConfig(t config.TLS) (*tls.Config, error) {
+	if !t.Enabled {
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fmt.Errorf("read ca: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, errors.New("ca: no certificate in " + t.CA)
+		}
+	}
+	if t.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("load cert and key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}

@@ -1,0 +1,132 @@
+package stack
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tidemark-im/tidemark/api/convert"
+	"github.com/tidemark-im/tidemark/consumers/tomongo"
+	"github.com/tidemark-im/tidemark/consumers/topush"
+	"github.com/tidemark-im/tidemark/consumers/toredis"
+	"github.com/tidemark-im/tidemark/internal/telemetry"
+	"github.com/tidemark-im/tidemark/pipeline"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
+	"github.com/tidemark-im/tidemark/syncapi"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// group gives the consumer group of a worker.
+func (s *Stack) group(r Role) string { return s.cfg.Kafka.TopicPrefix + "tidemark-" + string(r) }
+
+func (s *Stack) part(r Role) (*part, error) {
+	switch r {
+	case Sync:
+		return s.syncPart()
+	case ToRedis:
+		return s.toRedisPart()
+	case ToMongo:
+		return s.toMongoPart()
+	case ToPush:
+		return s.toPushPart()
+	case Gateway:
+		return s.gatewayPart(), nil
+	}
+	return nil, fmt.Errorf("unknown role %q", r)
+}
+
+func (s *Stack) codec() wire.Codec { return wire.Codec{Limits: s.limits()} }
+
+func (s *Stack) limits() convert.Limits { return convert.Limits{MaxBody: s.cfg.Limits.MaxBody} }
+
+func (s *Stack) policy() watermark.UnreadPolicy {
+	if s.cfg.ToRedis.UnreadPolicy == "keep_on_send" {
+		return watermark.KeepOnSend
+	}
+	return watermark.AdvanceOnSend
+}
+
+func (s *Stack) toRedisPart() (*part, error) {
+	topics := s.kafka.Topics()
+	seq, err := toredis.New(toredis.Config{
+		Allocator: s.alloc, Truth: s.truth, Members: s.hot, Log: s.producer, Answers: s.hot,
+		Partitions:   s.topics.ToRedis.Partitions,
+		Codec:        s.codec(),
+		UnreadPolicy: func(watermark.ConversationID) watermark.UnreadPolicy { return s.policy() },
+		Sequenced:    topics.Sequenced, DeadLetter: topics.DeadLetter,
+		FloorEntries: s.cfg.ToRedis.FloorEntries, Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.groupPart(ToRedis, topics.ToRedis, s.cfg.ToRedis.MaxBatch, 0, func(p int32) (pipeline.Stage, error) { return seq.Stage(p) })
+}
+
+func (s *Stack) toMongoPart() (*part, error) {
+	topics := s.kafka.Topics()
+	proj, err := tomongo.New(tomongo.Config{
+		History: s.history, Hot: s.hot, Owner: owner{s.producer, topics.ToRedis}, Log: s.producer,
+		DeadLetter: topics.DeadLetter, FlushMarks: s.cfg.ToMongo.FlushMarks, FlushEvery: s.cfg.ToMongo.FlushInterval,
+		Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.groupPart(ToMongo, topics.Sequenced, s.cfg.ToMongo.MaxBatch, s.cfg.ToMongo.FlushInterval, func(p int32) (pipeline.Stage, error) { return proj.Stage(p) })
+}
+
+func (s *Stack) toPushPart() (*part, error) {
+	push, err := topush.New(topush.Config{
+		Truth: s.truth, Marks: s.hot, Deliverer: deliverer{s.gateway},
+		CacheMembers: s.cfg.ToPush.CacheMembers, MaxAge: s.cfg.ToPush.MaxAge,
+		Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.groupPart(ToPush, s.kafka.Topics().Sequenced, 0, 0, func(p int32) (pipeline.Stage, error) { return push.Stage(p) })
+}
+
+func (s *Stack) groupPart(r Role, topic string, maxBatch int, flushEvery time.Duration, stage func(int32) (pipeline.Stage, error)) (*part, error) {
+	g, err := pipeline.NewGroup(pipeline.GroupConfig{
+		Config: s.kafka, Group: s.group(r), Topic: topic, DeadLetters: s.producer,
+		MaxBatch: maxBatch, FlushEvery: flushEvery,
+		NewStage: func(_ context.Context, c pipeline.Claim) (pipeline.Stage, error) { return stage(c.Partition) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.cfg.Health.Add(string(r), g.Ready)
+	return newPart(string(r), g.Run), nil
+}
+
+func (s *Stack) syncPart() (*part, error) {
+	svc, err := syncapi.New(syncapi.Config{
+		Hot: s.hot, Truth: lister{s.truth}, Log: appender{s.producer, s.kafka.Topics()},
+		NodeID:       "sync-" + strings.ToLower(rand.Text()),
+		ClosedGroups: s.cfg.Sync.ClosedGroups, Limits: s.limits(), PageBytes: s.cfg.Sync.PageBytes,
+		AnswerTimeout: s.cfg.Sync.AnswerTimeout, Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return newPart(string(Sync), func(ctx context.Context) error { return svc.Serve(ctx, s.syncListener) }), nil
+}
+
+func (s *Stack) gatewayPart() *part {
+	return newPart(string(Gateway), func(ctx context.Context) error {
+		node, stop := context.WithCancel(context.WithoutCancel(ctx))
+		ended := make(chan error, 1)
+		go func() { ended <- s.gateway.Run(node) }()
+		// Connections are told to go elsewhere before the port closes.
+		go func() { <-ctx.Done(); stop() }()
+		err := telemetry.Serve(ctx, s.gatewayListener, s.gateway.Handler(), time.Second)
+		stop()
+		if gerr := <-ended; err == nil {
+			err = gerr
+		}
+		return err
+	})
+}

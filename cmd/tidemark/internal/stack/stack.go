@@ -1,0 +1,327 @@
+// Package stack puts the roles of Tidemark together: it is the only code that
+// knows every package, and the same for one process with all roles on embedded
+// servers as for one role on real ones.
+//
+// Open connects and checks, and fails with one clear error for each thing that
+// is wrong; Run starts the chosen roles and returns when they have stopped, in
+// this order: the query service takes no more calls, toRedis finishes its
+// batches, then toMongo, then toPush, then the gateway lets its connections go.
+// Each drains and commits before the next is told to stop, so that what one
+// still produces the next still handles. Close ends what they shared.
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tidemark-im/tidemark/gateway"
+	"github.com/tidemark-im/tidemark/internal/config"
+	"github.com/tidemark-im/tidemark/internal/telemetry"
+	"github.com/tidemark-im/tidemark/pipeline"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
+	"github.com/tidemark-im/tidemark/seqalloc"
+	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
+	"github.com/tidemark-im/tidemark/storage/embedded"
+	"github.com/tidemark-im/tidemark/storage/hot"
+	"github.com/tidemark-im/tidemark/storage/truth"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// Role is a part of Tidemark that a process can run.
+type Role string
+
+// The roles, in the order in which they stop.
+const (
+	Sync    Role = "sync"
+	ToRedis Role = "toredis"
+	ToMongo Role = "tomongo"
+	ToPush  Role = "topush"
+	Gateway Role = "gateway"
+)
+
+// Roles lists all roles, in the order in which they stop.
+func Roles() []Role { return []Role{Sync, ToRedis, ToMongo, ToPush, Gateway} }
+
+// Config says what a stack works with.
+type Config struct {
+	config.Config
+	// Roles are those that Run starts. Empty: none; the stack then serves tools.
+	Roles []Role
+	// Logger is required.
+	Logger *slog.Logger
+	// Registry takes all metrics. nil: a new one.
+	Registry *prometheus.Registry
+	// Health takes the roles' readiness. nil: a new one.
+	Health *telemetry.Health
+}
+
+// Stack is what the roles of one process share.
+type Stack struct {
+	cfg    Config
+	kafka  pipeline.Config
+	topics pipeline.TopicInfos
+
+	redis    redis.UniversalClient
+	producer *pipeline.Producer
+	offsets  *pipeline.Offsets
+	tail     *pipeline.Tail
+	alloc    *seqalloc.Allocator
+	hot      *hot.Hot
+	history  *embedded.Store
+	truth    *truth.Truth
+	gateway  *gateway.Gateway
+
+	syncListener, gatewayListener net.Listener
+	closers                       []func() error // in order of making
+}
+
+// Open connects to everything that the roles need and checks it.
+func Open(ctx context.Context, cfg Config) (_ *Stack, err error) {
+	if cfg.Registry == nil {
+		cfg.Registry = telemetry.NewRegistry()
+	}
+	if cfg.Health == nil {
+		cfg.Health = &telemetry.Health{}
+	}
+	s := &Stack{cfg: cfg}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if s.kafka, err = kafkaConfig(cfg); err != nil {
+		return nil, err
+	}
+	for _, open := range []func(context.Context) error{s.openKafka, s.openRedis, s.openHistory, s.openGateway, s.listen} {
+		if err := open(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Close ends what Open made. Run must have returned.
+func (s *Stack) Close() error {
+	var errs []error
+	for _, c := range slices.Backward(s.closers) {
+		errs = append(errs, c())
+	}
+	s.closers = nil
+	return errors.Join(errs...)
+}
+
+func (s *Stack) onClose(c func() error) { s.closers = append(s.closers, c) }
+
+func (s *Stack) runs(r Role) bool { return slices.Contains(s.cfg.Roles, r) }
+
+func (s *Stack) openKafka(ctx context.Context) (err error) {
+	s.topics, err = pipeline.EnsureTopics(ctx, pipeline.TopicsConfig{
+		Config: s.kafka, Create: s.cfg.Kafka.CreateTopics, Partitions: s.cfg.Kafka.Partitions,
+		Replication: s.cfg.Kafka.Replication, Retention: s.cfg.Kafka.Retention,
+	})
+	if err != nil {
+		return err
+	}
+	if s.producer, err = pipeline.NewProducer(pipeline.ProducerConfig{Config: s.kafka, Topic: s.kafka.Topics().ToRedis}); err != nil {
+		return err
+	}
+	s.onClose(func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		return s.producer.Close(ctx)
+	})
+	if s.offsets, err = pipeline.NewOffsets(pipeline.OffsetsConfig{Config: s.kafka}); err != nil {
+		return err
+	}
+	s.onClose(s.offsets.Close)
+	s.tail, err = pipeline.NewTail(pipeline.TailConfig{Config: s.kafka, Group: s.group(ToMongo)})
+	return err
+}
+
+func (s *Stack) openRedis(ctx context.Context) (err error) {
+	opts, err := redisOptions(s.cfg.Redis)
+	if err != nil {
+		return err
+	}
+	s.redis = redis.NewUniversalClient(opts)
+	s.onClose(s.redis.Close)
+	space := keyspace.Space{Prefix: s.cfg.Redis.Prefix, Expiry: s.cfg.Redis.Expiry, Incarnation: s.cfg.Redis.Incarnation}
+	s.alloc, err = seqalloc.New(seqalloc.Config{
+		Redis: s.redis, Space: space, Encode: wire.EncodeMessage, HotLog: s.cfg.Redis.HotLog, Registerer: s.cfg.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	s.hot, err = hot.New(hot.Config{Redis: s.redis, Space: space, Decode: wire.DecodeMessage, Registerer: s.cfg.Registry})
+	if err != nil {
+		return err
+	}
+	if err := s.hot.CheckServer(ctx); err != nil {
+		return fmt.Errorf("redis at %s: %w", s.cfg.Redis.Addresses, err)
+	}
+	return nil
+}
+
+func (s *Stack) openHistory(context.Context) (err error) {
+	s.history, err = embedded.New(embedded.Config{Path: s.cfg.History.Path, Logger: s.cfg.Logger, Registerer: s.cfg.Registry})
+	if err != nil {
+		return fmt.Errorf("history: %w", err)
+	}
+	s.onClose(s.history.Close)
+	s.truth, err = truth.New(truth.Config{
+		History: s.history,
+		Pin: func(ctx context.Context, convs []watermark.ConversationID) (truth.Pin, error) {
+			return s.tail.Pin(ctx, convs)
+		},
+		PinAll:     func(ctx context.Context) (truth.Pin, error) { return s.tail.PinAll(ctx) },
+		Logger:     s.cfg.Logger,
+		Registerer: s.cfg.Registry,
+	})
+	return err
+}
+
+func (s *Stack) openGateway(context.Context) (err error) {
+	if !s.runs(Gateway) && !s.runs(ToPush) {
+		return nil
+	}
+	// The library keeps its own names; a registry of its own would hide them.
+	cfg := gateway.Config{
+		Authenticate: gateway.Trusting, Prefix: s.cfg.Redis.Prefix + "tidemark",
+		QueueBytes: s.cfg.Gateway.QueueBytes, Logger: s.cfg.Logger, Registry: s.cfg.Registry,
+	}
+	if s.cfg.Gateway.Redis {
+		cfg.Redis = s.cfg.Redis.Addresses
+	} else if !s.runs(Gateway) || !s.runs(ToPush) {
+		return errors.New("gateway.redis is off, so the roles gateway and topush must run in one process")
+	}
+	s.gateway, err = gateway.New(cfg)
+	return err
+}
+
+// listen takes the ports before anything runs, so that a taken one is an error
+// at start.
+func (s *Stack) listen(ctx context.Context) (err error) {
+	var lc net.ListenConfig
+	if s.runs(Sync) {
+		if s.syncListener, err = lc.Listen(ctx, "tcp", s.cfg.Sync.Listen); err != nil {
+			return fmt.Errorf("sync.listen: %w", err)
+		}
+		s.onClose(closeQuietly(s.syncListener))
+	}
+	if s.runs(Gateway) {
+		if s.gatewayListener, err = lc.Listen(ctx, "tcp", s.cfg.Gateway.Listen); err != nil {
+			return fmt.Errorf("gateway.listen: %w", err)
+		}
+		s.onClose(closeQuietly(s.gatewayListener))
+	}
+	return nil
+}
+
+// closeQuietly closes a listener that its server may have closed already.
+func closeQuietly(ln net.Listener) func() error {
+	return func() error {
+		if err := ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
+}
+
+// Health gives the readiness of the roles.
+func (s *Stack) Health() *telemetry.Health { return s.cfg.Health }
+
+// SyncURL gives the base URL of the query service; empty when it does not run.
+func (s *Stack) SyncURL() string {
+	if s.syncListener == nil {
+		return ""
+	}
+	return "http://" + s.syncListener.Addr().String()
+}
+
+// GatewayURL gives the WebSocket URL of the gateway; empty when it does not run.
+func (s *Stack) GatewayURL() string {
+	if s.gatewayListener == nil {
+		return ""
+	}
+	return "ws://" + s.gatewayListener.Addr().String() + "/connection/websocket"
+}
+
+// Run runs the roles until ctx ends or one of them fails, then stops all of
+// them in order. It returns nil after a clean stop.
+func (s *Stack) Run(ctx context.Context) error {
+	var parts []*part
+	for _, r := range Roles() {
+		if !s.runs(r) {
+			continue
+		}
+		p, err := s.part(r)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r, err)
+		}
+		parts = append(parts, p)
+	}
+	// The tail is read by all others, so it goes last.
+	parts = append(parts, newPart("tail", s.tail.Run))
+
+	var mu sync.Mutex
+	var errs []error
+	failed := make(chan struct{}, len(parts))
+	for _, p := range parts {
+		p.start(context.WithoutCancel(ctx), func(err error) {
+			if err == nil && p.ctx.Err() == nil {
+				err = errors.New("ended by itself")
+			}
+			if err != nil {
+				mu.Lock()
+				errs = append(errs, fmt.Errorf("%s: %w", p.name, err))
+				mu.Unlock()
+			}
+			failed <- struct{}{}
+		})
+	}
+	select {
+	case <-ctx.Done():
+	case <-failed:
+	}
+	for _, p := range parts {
+		p.stop()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	return errors.Join(errs...)
+}
+
+// part is something that runs until it is told to stop.
+type part struct {
+	name   string
+	run    func(context.Context) error
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func newPart(name string, run func(context.Context) error) *part {
+	return &part{name: name, run: run, done: make(chan struct{})}
+}
+
+func (p *part) start(ctx context.Context, ended func(error)) {
+	p.ctx, p.cancel = context.WithCancel(ctx)
+	go func() {
+		defer close(p.done)
+		ended(p.run(p.ctx))
+	}()
+}
+
+func (p *part) stop() {
+	p.cancel()
+	<-p.done
+}

@@ -52,7 +52,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"outcome"}),
 		merges: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidemark_syncapi_member_merges_total",
-			Help: "Times that Redis was told of members that it did not know, by outcome: ok, error.",
+			Help: "Conversations of which Redis was told members that it did not know, by outcome: ok, stale, error.",
 		}, []string{"outcome"}),
 		waiting: f.NewGauge(prometheus.GaugeOpts{
 			Name: "tidemark_syncapi_waiting_calls",

@@ -15,6 +15,7 @@ func TestMetricNames(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	w := newWorld()
 	w.say(t, group, "B", 3)
+	w.with(group, func(t *talk) { t.unknown["A"] = true })
 	c := clients(t, newService(t, w, counted(reg)))["json"]
 	pull(t, c, "A", &v1.PullRange{Conversation: string(group), Begin: 1, End: 3})
 	if _, err := c.SetReadSeq(t.Context(), &v1.SetReadSeqRequest{User: "A", Conversation: string(group), ReadSeq: 2}); err != nil {
@@ -38,6 +39,7 @@ func TestMetricNames(t *testing.T) {
 		"COUNTER tidemark_syncapi_is_end_anomalies_total: Pages that should be rare, by kind: empty (no messages, not the end), repeat (the same range asked again and again), gap (a row is nowhere).",
 		"COUNTER tidemark_syncapi_mark_appends_total: Records of marks, by outcome: ok, error.",
 		"COUNTER tidemark_syncapi_marks_total: Marks taken to be appended.",
+		"COUNTER tidemark_syncapi_member_merges_total: Conversations of which Redis was told members that it did not know, by outcome: ok, stale, error.",
 		"COUNTER tidemark_syncapi_rows_total: Messages read for Pull, by source: hot, truth.",
 		"COUNTER tidemark_syncapi_views_total: Views that Redis was asked for, by what it had: warm, cold, partial.",
 		"GAUGE tidemark_syncapi_waiting_calls: Calls that wait for an owner's answer.",

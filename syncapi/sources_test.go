@@ -299,3 +299,47 @@ func detail(t *testing.T, err error) *v1.EntryError {
 	d, _ := value.(*v1.EntryError)
 	return d
 }
+
+func TestMembersLoadedForAnOlderWarmUpAreServedAndNotMerged(t *testing.T) {
+	w := newWorld()
+	w.say(t, single, "B", 5)
+	w.settle(single, "A", 3, 0)
+	w.with(single, func(t *talk) { t.unknown["A"] = true })
+	w.set(func() {
+		w.beforeLoad = func() { w.with(single, func(t *talk) { t.warmUps++ }) }
+	})
+	s := newService(t, w, nil)
+	for range 2 {
+		got := pageOf(pull(t, s, "A", &v1.PullRange{Conversation: string(single), Begin: 1, End: 5}))
+		if diff := cmp.Diff(page{Seqs: run(3, 5), Min: 3, Max: 5, IsEnd: true}, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if n := w.count("MergeMembers"); n != 2 {
+		t.Errorf("merged %d times", n)
+	}
+	if w.convs[single].unknown["A"] {
+		t.Error("the second load was not taken")
+	}
+}
+
+func TestPullReadsNoMoreThanItServes(t *testing.T) {
+	w := newWorld()
+	w.say(t, group, "B", 1000)
+	w.with(group, func(t *talk) {
+		for s, m := range t.rows {
+			m.Body = bytes.Repeat([]byte("x"), 10_000)
+			t.rows[s] = m
+		}
+	})
+	s := newService(t, w, nil)
+	for _, keep := range []v1.Keep{nearEnd, nearBegin} {
+		p := pull(t, s, "A", &v1.PullRange{Conversation: string(group), Begin: 1, End: 1000, Num: 1000, Keep: keep})
+		if n := len(p.Messages); n < 200 || n > 210 || p.Rest == nil {
+			t.Errorf("%v: %d messages of 10 kB, rest %v", keep, n, p.Rest)
+		}
+	}
+	if n := w.count("truth.Messages"); n != 0 {
+		t.Errorf("the truth was read %d times for rows that did not fit", n)
+	}
+}

@@ -97,11 +97,9 @@ func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sigh
 		}
 		return
 	}
-	var merged []*sight
 	var loads []watermark.MemberLoad
 	for i, v := range batch {
 		if v.Temperature == watermark.Partial {
-			merged = append(merged, v)
 			loads = append(loads, v.complete(states[i], wants[i].Users))
 			continue
 		}
@@ -109,15 +107,27 @@ func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sigh
 		v.ID = wants[i].Conversation
 		v.Temperature = watermark.Cold
 	}
+	s.tell(ctx, loads)
+}
+
+// tell makes Redis know members that were loaded. Views are right without it,
+// and the next one loads again what Redis did not take: so when it fails, or
+// when the conversation was warmed up anew meanwhile, it is counted.
+func (s *Service) tell(ctx context.Context, loads []watermark.MemberLoad) {
 	if len(loads) == 0 {
 		return
 	}
-	// Whether Redis takes them does not matter here: it does not when the
-	// conversation was warmed up again meanwhile, and then asks anew.
-	if _, err := s.cfg.Hot.MergeMembers(ctx, loads); err != nil {
-		for _, v := range merged {
-			v.err = err
+	merged, err := s.cfg.Hot.MergeMembers(ctx, loads)
+	if err != nil {
+		s.metrics.merges.WithLabelValues("error").Add(float64(len(loads)))
+		return
+	}
+	for _, ok := range merged {
+		outcome := "stale"
+		if ok {
+			outcome = "ok"
 		}
+		s.metrics.merges.WithLabelValues(outcome).Inc()
 	}
 }
 

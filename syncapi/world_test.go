@@ -28,9 +28,6 @@ const (
 	group  convID = "group:g1"
 )
 
-// token is that of every warm-up.
-const token = "warm-up 1"
-
 var errDown = fault.New(fault.Transient, "test", errors.New("secret-host:6379 is down"))
 
 // world is a deployment without drivers: an owner that decides at once, a log
@@ -46,7 +43,8 @@ type world struct {
 	decided watermark.Answer
 
 	hotDown, truthDown, logDown bool
-	beforeMessages              func() // runs between a call's bounds and its rows
+	beforeMessages              func() // runs once, between a call's bounds and its rows
+	beforeLoad                  func() // runs once, before a load
 
 	calls   map[string]int
 	appends [][]watermark.ReadAdvanced // one for each record of marks
@@ -63,6 +61,7 @@ type talk struct {
 	ids     map[watermark.SentKey]watermark.Sent
 
 	warm    bool
+	warmUps int
 	hotFrom seq // rows below it are not in Redis
 	lost    map[seq]bool
 	unknown map[userID]bool // members that Redis does not know
@@ -263,7 +262,7 @@ func (h fakeHot) viewLocked(a syncapi.Ask) watermark.View {
 		st.MergeMember(m)
 	}
 	v := st.ViewOf(a.User)
-	v.Token, v.Inputs = token, nil
+	v.Token, v.Inputs = t.tokenLocked(), nil
 	peer, _ := a.Conversation.Peer(a.User)
 	if t.unknown[a.User] || t.unknown[peer] {
 		v.Temperature = watermark.Partial
@@ -276,6 +275,8 @@ func (h fakeHot) viewLocked(a syncapi.Ask) watermark.View {
 	}
 	return v
 }
+
+func (t *talk) tokenLocked() string { return fmt.Sprintf("%s %d", t.ID, t.warmUps) }
 
 func (t *talk) stateLocked() *watermark.State {
 	st := watermark.NewState(t.ID)
@@ -343,7 +344,7 @@ func (h fakeHot) MergeMembers(ctx context.Context, loads []watermark.MemberLoad)
 	merged := make([]bool, len(loads))
 	for i, l := range loads {
 		t := h.talkLocked(l.Conversation)
-		if merged[i] = t.warm && l.Token == token; !merged[i] {
+		if merged[i] = t.warm && l.Token == t.tokenLocked(); !merged[i] {
 			continue
 		}
 		for _, m := range l.Members {
@@ -393,6 +394,12 @@ type fakeTruth struct{ *world }
 
 func (f fakeTruth) Load(_ context.Context, wants []watermark.Want) ([]*watermark.State, error) {
 	f.mu.Lock()
+	if before := f.beforeLoad; before != nil {
+		f.beforeLoad = nil
+		f.mu.Unlock()
+		before()
+		f.mu.Lock()
+	}
 	defer f.mu.Unlock()
 	f.calls["Load"]++
 	f.loads = append(f.loads, wants)

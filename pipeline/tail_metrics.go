@@ -10,7 +10,7 @@ type tailMetrics struct {
 	folded      prometheus.Counter
 	undecodable prometheus.Counter
 	rereads     prometheus.Counter
-	givenUp     prometheus.Counter
+	voided      prometheus.Counter
 	catchUp     prometheus.Observer
 	failures    *prometheus.CounterVec
 }
@@ -25,7 +25,7 @@ func newTailMetrics(reg prometheus.Registerer) *tailMetrics {
 		folded:      counters(reg, "tidemark_pipeline_tail_folded_records_total", "Records folded into views of the tail.").WithLabelValues(),
 		undecodable: counters(reg, "tidemark_pipeline_tail_undecodable_records_total", "Records of the sequenced log that the tail could not decode and passed over.").WithLabelValues(),
 		rereads:     counters(reg, "tidemark_pipeline_tail_rereads_total", "Fetches of records whose messages the tail no longer kept.").WithLabelValues(),
-		givenUp:     counters(reg, "tidemark_pipeline_tail_given_up_total", "Views of the tail that grew too long, or whose records are gone, and were given up.").WithLabelValues(),
+		voided:      counters(reg, "tidemark_pipeline_tail_voided_pins_total", "Pins that were held too long and gave way.").WithLabelValues(),
 		catchUp:     histograms(reg, "tidemark_pipeline_tail_catch_up_seconds", "Time that a request waited for a view to reach the end of the log.", seconds).WithLabelValues(),
 		failures:    counters(reg, "tidemark_pipeline_tail_failures_total", "Requests to the tail that failed, by reason.", "reason"),
 	}

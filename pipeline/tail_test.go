@@ -318,6 +318,9 @@ func TestTailVoidsAPinThatHoldsTooMuch(t *testing.T) {
 	if err == nil || fault.ClassOf(err) != fault.Transient {
 		t.Errorf("the stuck pin got %v, want a transient error", err)
 	}
+	if n := u.metric("tidemark_pipeline_tail_voided_pins_total"); n != 1 {
+		t.Errorf("%v pins counted as void, want 1", n)
+	}
 	stuck.Release()
 	p := u.pin(tailConv)
 	l.completes(tailConv, 6, -1, u.state(p, tailConv))
@@ -664,5 +667,44 @@ func (l *tailLog) messagesComplete(p *pipeline.Pin, id watermark.ConversationID,
 	}
 	if len(want) > 0 && len(got) < watermark.MaxPage {
 		l.tb.Errorf("%d messages of %s are missing", len(want), id)
+	}
+}
+
+// Dashboards and alerts go by these names.
+func TestTailMetricNames(t *testing.T) {
+	l := newTailLog(t, 1)
+	l.add(tailConv, tailRun(1))
+	u := l.tail(nil)
+	p := u.pin(tailConv)
+	u.state(p, tailConv)
+	u.stop()
+	if _, err := p.States(t.Context(), []watermark.ConversationID{tailConv}); err == nil {
+		t.Error("no error after Run")
+	}
+	families, err := u.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range families {
+		got = append(got, f.GetName())
+		if f.GetHelp() == "" {
+			t.Errorf("%s has no help", f.GetName())
+		}
+	}
+	want := []string{
+		"tidemark_pipeline_tail_cache_bytes",
+		"tidemark_pipeline_tail_catch_up_seconds",
+		"tidemark_pipeline_tail_failures_total",
+		"tidemark_pipeline_tail_folded_records_total",
+		"tidemark_pipeline_tail_partitions",
+		"tidemark_pipeline_tail_records",
+		"tidemark_pipeline_tail_rereads_total",
+		"tidemark_pipeline_tail_segments",
+		"tidemark_pipeline_tail_undecodable_records_total",
+		"tidemark_pipeline_tail_voided_pins_total",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
 }

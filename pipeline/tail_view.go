@@ -239,7 +239,6 @@ func (v *tailView) stop(err error) {
 func (v *tailView) giveUp(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.metrics.givenUp.Inc()
 	v.giveUpLocked(err)
 }
 
@@ -253,6 +252,7 @@ func (v *tailView) voidLocked(err error, which func(offset int64) bool) {
 	for offset, p := range v.pins {
 		if which(offset) {
 			p.void = err
+			v.metrics.voided.Add(float64(p.holders))
 			delete(v.pins, offset)
 		}
 	}
@@ -264,11 +264,9 @@ func (v *tailView) boundLocked() {
 	if v.next-v.base <= v.maxRecords {
 		return
 	}
-	v.metrics.givenUp.Inc()
 	v.voidLocked(errTailGivenUp(v.partition), func(offset int64) bool { return offset < v.committed })
 	v.trimLocked()
-	// A view that begins in the middle of a segment, or whose first segment is
-	// only half needed, may keep it.
+	// A first segment of which only a part is needed may stay.
 	if n := v.next - max(v.base, v.committed); n > v.maxRecords {
 		v.giveUpLocked(errTailTooLong(v.partition, n, v.maxRecords))
 	}

@@ -328,6 +328,30 @@ func TestFloorIsWhatWasAcknowledged(t *testing.T) {
 	equal(t, "after a fall-back", story(t, w, 0)[3:], []string{"group:g1 4 A/4"})
 }
 
+// The owner before gave four seqs and died before it appended them. Those that
+// were not appended again yet are no floor, though the counter includes them.
+func TestSeqsOfADeadOwnerAreNoFloor(t *testing.T) {
+	w := newWorld(1)
+	for i := range 4 {
+		w.send(t, -1, group, "A", fmt.Sprint(i), "a", "")
+	}
+	w.onCall = func(op string) error {
+		if op == "append sequenced" {
+			return errDied
+		}
+		return nil
+	}
+	if _, err := w.stage(t, 0).Handle(t.Context(), w.input(0)); err == nil {
+		t.Fatal("want an error")
+	}
+	w.onCall = nil
+	s := w.stage(t, 0)
+	handle(t, s, w.input(0)[:2])
+	w.flushAll()
+	handle(t, s, w.input(0)[2:])
+	equal(t, "log", story(t, w, 0), []string{"group:g1 1 A/0", "group:g1 2 A/1", "group:g1 3 A/2", "group:g1 4 A/3"})
+}
+
 func TestLogThatLostRecordsStopsTheOwner(t *testing.T) {
 	w := newWorld(1)
 	s := w.stage(t, 0)

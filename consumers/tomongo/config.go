@@ -27,8 +27,8 @@ type History interface {
 	// order. Writing again changes nothing. An error means that any part of it
 	// may have been written.
 	Write(ctx context.Context, change watermark.Change) (watermark.Written, error)
-	// DeleteBelow deletes at most limit messages below seq and tells how many;
-	// fewer than limit means that none are left.
+	// DeleteBelow deletes at most limit messages below seq and tells how many; 0
+	// means that none are left. A store may have a lower limit of its own.
 	DeleteBelow(ctx context.Context, conv watermark.ConversationID, seq watermark.Seq, limit int) (deleted int, err error)
 }
 

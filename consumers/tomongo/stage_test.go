@@ -268,7 +268,7 @@ func TestRaisedMinimumDeletesInSteps(t *testing.T) {
 	s := w.stage(t, func(c *tomongo.Config) { c.DeleteStep = 8 })
 	handle(t, s, w.log)
 	flush(t, s)
-	equal(t, "calls", w.journal, []string{"write", "delete", "delete", "delete", "flush", "raise"})
+	equal(t, "calls", w.journal, []string{"write", "delete", "delete", "delete", "delete", "flush", "raise"})
 	w.checkProjection(t)
 	if w.convs[group].Max != 25 || w.convs[group].Min != 21 {
 		t.Errorf("conversation = %+v", w.convs[group])

@@ -178,7 +178,7 @@ func (s *Stage) retire(ctx context.Context, p *piece) error {
 				return fmt.Errorf("tomongo: delete %s below %d: %w", id, low, err)
 			}
 			s.metrics.deleted.Add(float64(n))
-			if n < s.cfg.DeleteStep {
+			if n == 0 {
 				break
 			}
 		}

@@ -81,6 +81,7 @@ type Stack struct {
 	gateway  *gateway.Gateway
 
 	syncListener, gatewayListener net.Listener
+	parts                         []*part        // in order of stopping
 	closers                       []func() error // in order of making
 }
 
@@ -101,7 +102,7 @@ func Open(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if s.kafka, err = kafkaConfig(cfg); err != nil {
 		return nil, err
 	}
-	for _, open := range []func(context.Context) error{s.openKafka, s.openRedis, s.openHistory, s.openGateway, s.listen} {
+	for _, open := range []func(context.Context) error{s.openKafka, s.openRedis, s.openHistory, s.openGateway, s.listen, s.assemble} {
 		if err := open(ctx); err != nil {
 			return nil, err
 		}
@@ -226,6 +227,24 @@ func (s *Stack) listen(ctx context.Context) (err error) {
 	return nil
 }
 
+// assemble makes the parts of the roles, so that their readiness can be asked
+// for before they run.
+func (s *Stack) assemble(context.Context) error {
+	for _, r := range Roles() {
+		if !s.runs(r) {
+			continue
+		}
+		p, err := s.part(r)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r, err)
+		}
+		s.parts = append(s.parts, p)
+	}
+	// The tail is read by all others, so it goes last.
+	s.parts = append(s.parts, newPart("tail", s.tail.Run))
+	return nil
+}
+
 // closeQuietly closes a listener that its server may have closed already.
 func closeQuietly(ln net.Listener) func() error {
 	return func() error {
@@ -256,22 +275,9 @@ func (s *Stack) GatewayURL() string {
 }
 
 // Run runs the roles until ctx ends or one of them fails, then stops all of
-// them in order. It returns nil after a clean stop.
+// them in order. It returns nil after a clean stop. A stack runs once.
 func (s *Stack) Run(ctx context.Context) error {
-	var parts []*part
-	for _, r := range Roles() {
-		if !s.runs(r) {
-			continue
-		}
-		p, err := s.part(r)
-		if err != nil {
-			return fmt.Errorf("%s: %w", r, err)
-		}
-		parts = append(parts, p)
-	}
-	// The tail is read by all others, so it goes last.
-	parts = append(parts, newPart("tail", s.tail.Run))
-
+	parts := s.parts
 	var mu sync.Mutex
 	var errs []error
 	failed := make(chan struct{}, len(parts))

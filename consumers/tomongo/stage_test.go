@@ -156,7 +156,11 @@ func TestGroupReceiptsCoalesce(t *testing.T) {
 	if written > members*msgs/5 {
 		t.Errorf("%d watermarks written for %d marks", written, members*msgs)
 	}
-	w.checkProjection(t)
+	for u, m := range w.members[group] {
+		if m.Read != msgs {
+			t.Fatalf("%s has read up to %d, want %d", u, m.Read, msgs)
+		}
+	}
 }
 
 func TestConflictGoesToTheOwner(t *testing.T) {
@@ -320,6 +324,51 @@ func TestFatalErrorOfRedisEndsTheFlush(t *testing.T) {
 	}
 	if _, err := s.Handle(t.Context(), w.log); fault.ClassOf(err) != fault.Fatal {
 		t.Errorf("err = %v, want a fatal one", err)
+	}
+}
+
+func TestFlushAfterAFailedBatchSaysNothingOfIt(t *testing.T) {
+	w := newWorld()
+	w.append(t, group, read("A", 1))
+	w.append(t, group, read("A", 2))
+	s := w.stage(t, func(c *tomongo.Config) { c.FlushMarks = 2 })
+	handle(t, s, w.log[:1])
+	w.onCall = func(op string) error {
+		if op == "flush" {
+			return errDied
+		}
+		return nil
+	}
+	if _, err := s.Handle(t.Context(), w.log[1:]); err == nil {
+		t.Fatal("want an error")
+	}
+	w.onCall = nil
+	if d := flush(t, s); d != 1 {
+		t.Errorf("durable = %d, want 1: the second batch failed", d)
+	}
+	if d := handle(t, s, w.log[1:]); d != 1 {
+		t.Errorf("durable = %d, want 1", d)
+	}
+	if d := flush(t, s); d != 2 {
+		t.Errorf("durable = %d, want 2", d)
+	}
+}
+
+func TestNoRecordOfTheLogIsSetAside(t *testing.T) {
+	for _, op := range []string{"write", "flush", "owner", "delete"} {
+		w := newWorld()
+		w.append(t, group, said(message(1, "A", "1")))
+		w.append(t, group, said(message(1, "B", "1")), watermark.MinSeqRaised{Min: 2})
+		w.onCall = func(at string) error {
+			if at == op {
+				return fault.New(fault.Poison, "too_large", errDied)
+			}
+			return nil
+		}
+		s := w.stage(t, func(c *tomongo.Config) { c.FlushMarks = 1 })
+		if _, err := s.Handle(t.Context(), w.log); fault.ClassOf(err) != fault.Fatal {
+			t.Errorf("%s: %v, want a fatal error", op, err)
+		}
 	}
 }
 

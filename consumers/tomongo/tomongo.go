@@ -16,7 +16,8 @@
 //     is acknowledged before the offset is durable. Nothing else of it is done.
 //   - Messages below a raised minimum are deleted in bounded steps before the
 //     offset is durable.
-//   - A record that cannot be decoded goes to the dead letters.
+//   - A record that cannot be decoded goes to the dead letters. No other record
+//     is ever skipped: an error that will never heal is fatal.
 //
 // Every step is idempotent, so after an error, or in another process, the same
 // records may be handed in again, cut into batches in any way.
@@ -82,31 +83,43 @@ type Stage struct {
 // offset below which everything is durable, which lags behind while marks are
 // pending. After an error the same records must be handed in again.
 func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int64, err error) {
+	end := s.handled
 	for len(records) > 0 {
 		p, n, err := gather(records)
 		if err != nil {
 			return s.durable, fmt.Errorf("tomongo: decode: %w", err)
 		}
 		if err := s.write(ctx, p); err != nil {
-			return s.durable, err
+			return s.durable, unskippable(err)
 		}
-		s.handled = p.end
+		end = p.end
 		records = records[n:]
 	}
 	if reason := s.due(); reason != "" {
 		if err := s.flush(ctx, reason); err != nil {
-			return s.durable, err
+			return s.durable, unskippable(err)
 		}
 	}
+	// Only now: of a batch that failed Flush must not call anything durable.
+	s.handled = end
 	return s.settle(), nil
 }
 
 // Flush writes the pending marks; afterwards everything handled is durable.
 func (s *Stage) Flush(ctx context.Context) (durable int64, err error) {
 	if err := s.flush(ctx, reasonIdle); err != nil {
-		return s.durable, err
+		return s.durable, unskippable(err)
 	}
 	return s.settle(), nil
+}
+
+// unskippable gives a poison error the class that it has here: the runner would
+// set the record aside, and history would miss what the log says.
+func unskippable(err error) error {
+	if fault.ClassOf(err) == fault.Poison {
+		return fault.New(fault.Fatal, fault.ReasonOf(err), err)
+	}
+	return err
 }
 
 // Close takes what is pending out of the gauge. Nothing is written: it is above
@@ -188,29 +201,32 @@ func (s *Stage) retire(ctx context.Context, p *piece) error {
 
 // bury sends records that are none to the dead letters.
 func (s *Stage) bury(ctx context.Context, ps []poison) error {
-	if len(ps) == 0 {
-		return nil
-	}
-	outs := make([]wire.Out, len(ps))
-	for i, p := range ps {
+	for _, p := range ps {
 		now := s.cfg.Now()
-		out, err := wire.EncodeDeadLetter(wire.DeadLetter{
-			Record: p.record, Reason: fault.ReasonOf(p.err), Cause: p.err.Error(), First: now, Last: now, Tries: 1,
-		})
+		letter := wire.DeadLetter{Record: p.record, Reason: fault.ReasonOf(p.err), Cause: p.err.Error(), First: now, Last: now, Tries: 1}
+		err := s.send(ctx, letter)
+		if fault.ClassOf(err) == fault.Poison {
+			// Kafka does not take it as it is. What tells where it stands is small.
+			letter.Cause = fmt.Sprintf("%s (its %d bytes are left out: %v)", letter.Cause, len(p.record.Value), err)
+			letter.Record.Value, letter.Record.Headers = nil, nil
+			err = s.send(ctx, letter)
+		}
 		if err != nil {
 			return err
 		}
-		out.Topic = s.cfg.DeadLetter
-		outs[i] = out
-	}
-	if err := s.cfg.Log.Append(ctx, outs); err != nil {
-		return err
-	}
-	for _, p := range ps {
 		s.metrics.poison.Inc()
 		s.cfg.Logger.LogAttrs(ctx, slog.LevelError, "record of the sequenced log dead-lettered",
 			slog.String("topic", p.record.Topic), slog.Int("partition", int(p.record.Partition)),
 			slog.Int64("offset", p.record.Offset), slog.Any("error", p.err))
 	}
 	return nil
+}
+
+func (s *Stage) send(ctx context.Context, letter wire.DeadLetter) error {
+	out, err := wire.EncodeDeadLetter(letter)
+	if err != nil {
+		return err
+	}
+	out.Topic = s.cfg.DeadLetter
+	return s.cfg.Log.Append(ctx, []wire.Out{out})
 }

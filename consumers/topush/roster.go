@@ -3,6 +3,7 @@ package topush
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -20,6 +21,9 @@ const maxLoads = 64
 type roster struct {
 	state *watermark.State
 	mark  Mark
+	// users are all members in order. They are sorted again only when there is a
+	// new one: a member is never removed, and a large group has many messages.
+	users []watermark.UserID
 	// weight is what the cache counts it as: its members, and one for itself.
 	weight int
 }
@@ -80,6 +84,10 @@ func (s *Stage) load(ctx context.Context, ids []watermark.ConversationID) error 
 			return fmt.Errorf("topush: read marks of %d conversations: %w", len(chunk), err)
 		}
 		states, err := s.cfg.Truth.Load(ctx, wants)
+		if fault.ClassOf(err) == fault.Poison {
+			// It is the truth's, not that of the record that asked for it.
+			err = fault.New(fault.Fatal, fault.ReasonOf(err), err)
+		}
 		if err != nil {
 			return fmt.Errorf("topush: load %d conversations: %w", len(chunk), err)
 		}
@@ -131,18 +139,20 @@ func (r *roster) everybody() audience {
 }
 
 func (r *roster) those(in func(*watermark.Member) bool) audience {
+	if len(r.users) != len(r.state.Members) {
+		r.users = slices.Sorted(maps.Keys(r.state.Members))
+	}
 	var a audience
-	for _, m := range r.state.Members {
+	for _, u := range r.users {
+		m := r.state.Members[u]
 		switch {
 		case !in(&m):
 		case m.Open():
-			a.open = append(a.open, m.User)
+			a.open = append(a.open, u)
 		default:
-			a.closed = append(a.closed, m.User)
+			a.closed = append(a.closed, u)
 		}
 	}
-	slices.Sort(a.open)
-	slices.Sort(a.closed)
 	return a
 }
 

@@ -167,20 +167,20 @@ func (s *Stage) bury(ctx context.Context, b *batch) error {
 		if _, done := s.settled[l.record.Offset]; done {
 			continue
 		}
-		now := s.cfg.Now()
-		out, err := wire.EncodeDeadLetter(wire.DeadLetter{
-			Record: l.record, Reason: l.reason, Cause: l.cause, First: now, Last: now, Tries: 1,
-		})
+		out, err := s.enclose(l)
 		if err != nil {
 			return err
 		}
-		out.Topic = s.cfg.DeadLetter
 		outs, fresh = append(outs, out), append(fresh, l)
 	}
 	if len(outs) == 0 {
 		return nil
 	}
-	if err := s.cfg.Log.Append(ctx, outs); err != nil {
+	err := s.cfg.Log.Append(ctx, outs)
+	if fault.ClassOf(err) == fault.Poison {
+		err = s.buryEach(ctx, fresh)
+	}
+	if err != nil {
 		return err
 	}
 	for _, l := range fresh {
@@ -190,6 +190,37 @@ func (s *Stage) bury(ctx context.Context, b *batch) error {
 			slog.Int64("offset", l.record.Offset), slog.String("reason", l.reason))
 	}
 	return nil
+}
+
+// buryEach appends dead letters one by one, since Kafka will not take one of
+// them. What tells where that one stands is small, so that much is kept of it.
+func (s *Stage) buryEach(ctx context.Context, letters []letter) error {
+	for _, l := range letters {
+		out, err := s.enclose(l)
+		if err != nil {
+			return err
+		}
+		if err = s.cfg.Log.Append(ctx, []wire.Out{out}); fault.ClassOf(err) == fault.Poison {
+			l.cause = fmt.Sprintf("%s (its %d bytes are left out: %v)", l.cause, len(l.record.Value), err)
+			l.record.Value, l.record.Headers = nil, nil
+			if out, err = s.enclose(l); err == nil {
+				err = s.cfg.Log.Append(ctx, []wire.Out{out})
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Stage) enclose(l letter) (wire.Out, error) {
+	now := s.cfg.Now()
+	out, err := wire.EncodeDeadLetter(wire.DeadLetter{
+		Record: l.record, Reason: l.reason, Cause: l.cause, First: now, Last: now, Tries: 1,
+	})
+	out.Topic = s.cfg.DeadLetter
+	return out, err
 }
 
 // append puts what was decided on the sequenced log, and remembers the floors

@@ -2,6 +2,7 @@ package toredis_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -438,4 +439,60 @@ func TestRetryRepeatsNoDeadLetter(t *testing.T) {
 	handle(t, s, w.input(0))
 	equal(t, "letters", w.letters(t), []string{"0@0 undecodable"})
 	equal(t, "log", story(t, w, 0), []string{"group:g1 1 A/1"})
+}
+
+// A poison error makes the runner set the record aside. Where the record may
+// have a seq that would be a hole.
+func TestWhatHasASeqIsNeverSetAside(t *testing.T) {
+	for _, op := range []string{"malloc", "load", "append deadLetter", "append sequenced", "answers"} {
+		w := newWorld(1)
+		w.send(t, -1, group, "A", "1", "a", "caller")
+		w.send(t, -1, group, "A", "1", "b", "")
+		w.onCall = func(at string) error {
+			if at == op {
+				return fault.New(fault.Poison, watermark.ReasonTooLarge, errDied)
+			}
+			return nil
+		}
+		if _, err := w.stage(t, 0).Handle(t.Context(), w.input(0)); fault.ClassOf(err) != fault.Fatal {
+			t.Errorf("%s: %v, want a fatal error", op, err)
+		}
+	}
+}
+
+func TestStrayThatCannotBeForwardedIsPoison(t *testing.T) {
+	w := newWorld(4)
+	wrong := (wire.PartitionOf(group, 4) + 1) % 4
+	w.send(t, wrong, group, "A", "1", "a", "")
+	w.onCall = func(string) error { return fault.New(fault.Poison, watermark.ReasonTooLarge, errDied) }
+	if _, err := w.stage(t, wrong).Handle(t.Context(), w.input(wrong)); fault.ClassOf(err) != fault.Poison {
+		t.Errorf("err = %v, want poison", err)
+	}
+}
+
+// small is a Kafka that takes no value above 100 bytes on the dead letters.
+type small struct{ *world }
+
+func (s small) Append(ctx context.Context, outs []wire.Out) error {
+	for _, o := range outs {
+		if o.Topic == wire.TopicDeadLetter && len(o.Value) > 100 {
+			return fault.New(fault.Poison, watermark.ReasonTooLarge, errors.New("too large"))
+		}
+	}
+	return s.world.Append(ctx, outs)
+}
+
+func TestDeadLetterThatIsTooLargeKeepsItsPlace(t *testing.T) {
+	w := newWorld(1)
+	w.put(wire.Out{Topic: wire.TopicToRedis, Key: group, Value: []byte(strings.Repeat("\xff", 200))})
+	w.put(wire.Out{Topic: wire.TopicToRedis, Key: group, Value: []byte{0xff}})
+	seq := w.sequencer(t, func(c *toredis.Config) { c.Log = small{w} })
+	s, err := seq.Stage(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := handle(t, s, w.input(0)); d != 2 {
+		t.Errorf("durable = %d, want 2", d)
+	}
+	equal(t, "letters", w.letters(t), []string{"0@0 undecodable", "0@1 undecodable"})
 }

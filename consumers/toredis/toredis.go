@@ -22,6 +22,10 @@
 //   - Nothing is passed over: what cannot be accepted goes to the dead letter
 //     topic with its cause, or to the caller who waits for the answer.
 //
+// The only record that it gives back as poison is one that cannot be forwarded;
+// whatever else will never heal is fatal, since skipping a record that has a seq
+// would leave a hole.
+//
 // It does not retry, back off, or mark offsets: an error ends Handle, and the
 // runner hands the same records in again. Whatever was done by then is decided
 // again to the same end ("again"), and dead letters and forwards that were
@@ -104,23 +108,42 @@ func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int6
 	if err := s.forward(ctx, b); err != nil {
 		return s.durable, fmt.Errorf("toredis: forward: %w", err)
 	}
-	if err := s.decide(ctx, b.lots); err != nil {
-		return s.durable, err
-	}
-	s.refuse(b)
-	if err := s.bury(ctx, b); err != nil {
-		return s.durable, fmt.Errorf("toredis: dead letters: %w", err)
-	}
-	if err := s.append(ctx, b); err != nil {
-		return s.durable, fmt.Errorf("toredis: append to %s: %w", s.cfg.Sequenced, err)
-	}
-	if err := s.answer(ctx, b); err != nil {
-		return s.durable, fmt.Errorf("toredis: answers: %w", err)
+	if err := s.sequence(ctx, b); err != nil {
+		return s.durable, unskippable(err)
 	}
 	s.durable = records[len(records)-1].Offset + 1
 	clear(s.settled)
 	s.count(b)
 	return s.durable, nil
+}
+
+// sequence does what is left of a batch once its strays are gone.
+func (s *Stage) sequence(ctx context.Context, b *batch) error {
+	if err := s.decide(ctx, b.lots); err != nil {
+		return err
+	}
+	s.refuse(b)
+	if err := s.bury(ctx, b); err != nil {
+		return fmt.Errorf("toredis: dead letters: %w", err)
+	}
+	if err := s.append(ctx, b); err != nil {
+		return fmt.Errorf("toredis: append to %s: %w", s.cfg.Sequenced, err)
+	}
+	if err := s.answer(ctx, b); err != nil {
+		return fmt.Errorf("toredis: answers: %w", err)
+	}
+	return nil
+}
+
+// unskippable gives a poison error the class that it has here. It would have
+// the runner set a record aside whose message may have a seq: a hole, if the
+// log refuses it, and a lie, if only its answer cannot be given. What a record
+// itself is to blame for was found before the script.
+func unskippable(err error) error {
+	if fault.ClassOf(err) == fault.Poison {
+		return fault.New(fault.Fatal, fault.ReasonOf(err), err)
+	}
+	return err
 }
 
 // Flush has nothing to do: Handle leaves nothing behind.

@@ -93,3 +93,30 @@ func (l *tailLog) loadAll(u *tailUnder, history, acked *atomic.Int64) {
 		l.tb.Errorf("%d messages of %d..%d", len(got), stored+1, known)
 	}
 }
+
+// Records that were fetched for a place where the view no longer stands must
+// not be folded: what lies before them would be taken as read.
+func TestTailRestartsWhileAFetchIsUnderWay(t *testing.T) {
+	l := newTailLog(t, 1)
+	for s := range watermark.Seq(10) {
+		l.add(tailConv, tailRun(s+1))
+	}
+	l.commit(0, 5)
+	u := l.tail(nil)
+	first := u.pin(tailConv)
+	release, arrived := l.holdBack(keyFetch)
+	done := make(chan error, 1)
+	go func() {
+		_, err := first.States(t.Context(), []watermark.ConversationID{tailConv})
+		done <- err
+	}()
+	<-arrived
+	l.commit(0, 2) // rewound: the view begins again
+	second := u.pin(tailConv)
+	close(release)
+	l.completes(tailConv, 2, -1, u.state(second, tailConv))
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	l.completes(tailConv, 5, -1, u.state(first, tailConv))
+}

@@ -27,22 +27,6 @@ func newService(tb testing.TB, w *world, change func(*syncapi.Config)) *syncapi.
 	return s
 }
 
-// running gives a service whose Run runs.
-func running(tb testing.TB, w *world, change func(*syncapi.Config)) *syncapi.Service {
-	tb.Helper()
-	s := newService(tb, w, change)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	tb.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			tb.Errorf("Run: %v", err)
-		}
-	})
-	return s
-}
-
 // serve serves s on a port of its own and gives the address.
 func serve(tb testing.TB, s *syncapi.Service) string {
 	tb.Helper()

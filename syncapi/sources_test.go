@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"google.golang.org/protobuf/proto"
+
 	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/syncapi"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -341,5 +343,21 @@ func TestPullReadsNoMoreThanItServes(t *testing.T) {
 	}
 	if n := w.count("truth.Messages"); n != 0 {
 		t.Errorf("the truth was read %d times for rows that did not fit", n)
+	}
+}
+
+func TestAPageThatIsLaidOutAnewHasItsWholeRoomAgain(t *testing.T) {
+	w := newWorld()
+	w.say(t, group, "B", 10)
+	r := &v1.PullRange{Conversation: string(group), Begin: 1, End: 10, Order: desc}
+	full := pull(t, newService(t, w, nil), "A", r)
+	size := 0
+	for _, m := range full.Messages {
+		size += proto.Size(m) + 6
+	}
+	w.with(group, func(t *talk) { t.lost[3] = true })
+	s := newService(t, w, func(c *syncapi.Config) { c.PageBytes = size })
+	if diff := cmp.Diff(run(10, 4), seqsOf(pull(t, s, "A", r))); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -29,8 +29,6 @@ local EXPIRY, NOW, FLOOR = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4
 local KEEP = ARGV[5] == '1'
 local PARTS = tonumber(ARGV[7])
 local FIRST = 8 + PARTS
-local SIZE = {s = 9, q = 11, v = 7, j = 7, l = 6, c = 5, m = 4, r = 6, w = 3, x = 4}
-local BYUSER = {s = true, v = true, j = true, l = true, c = true, r = true}
 
 -- unpack() has a limit, so long lists go in steps.
 local STEP = 1000
@@ -41,6 +39,10 @@ local function steps(cmd, key, list)
 end
 
 local function hmget(key, fields, into)
+  if #fields == 1 then
+    into[fields[1]] = redis.call('HGET', key, fields[1]) or into[fields[1]]
+    return
+  end
   for i = 1, #fields, STEP do
     local got = redis.call('HMGET', key, unpack(fields, i, math.min(i + STEP - 1, #fields)))
     for k, v in ipairs(got) do
@@ -51,9 +53,14 @@ end
 
 ------------------------------------------------------------------- judge
 
-local fields = {'inc', 'st', 'max', 'min', 'full', 'lt', 'own'}
-for p = 1, PARTS do fields[7 + p] = 'in:' .. ARGV[7 + p] end
-local meta = redis.call('HMGET', META, unpack(fields))
+local meta
+if PARTS == 1 then
+  meta = redis.call('HMGET', META, 'inc', 'st', 'max', 'min', 'full', 'lt', 'own', 'in:' .. ARGV[8])
+else
+  local fields = {'inc', 'st', 'max', 'min', 'full', 'lt', 'own'}
+  for p = 1, PARTS do fields[7 + p] = 'in:' .. ARGV[7 + p] end
+  meta = redis.call('HMGET', META, unpack(fields))
+end
 
 local state = tm_state(meta[1], meta[2], ARGV[1])
 if state ~= 'warm' then return {'cold', state} end
@@ -62,8 +69,9 @@ local max, min = tonumber(meta[3] or '0'), tonumber(meta[4] or '0')
 -- What only this script needs stands in one field: where the young generation
 -- of ids starts, whether there is an old one and a ref, when the expiry was
 -- renewed, and the policy that 'pol' says.
-local gen, old, hadrefs, renewed, policy = string.match(meta[7], '^(%d+) (%d) (%d) (%d+) (%d)$')
+local gen, old, hadrefs, renewed, hadpolicy = string.match(meta[7], '^(%d+) (%d) (%d) (%d+) (%d)$')
 gen, renewed = tonumber(gen), tonumber(renewed)
+local policy, rotated = hadpolicy, false
 local startmax, startmin = max, min
 if max < FLOOR then return {'cold', 'floor'} end
 
@@ -78,18 +86,26 @@ if tail then
   end
 end
 
+-- Where each input starts, which members must be known, which ids looked up.
+-- Tables are made only when they are needed: in a call for one message they
+-- would cost as much as a look-up.
 local at, users, ids = {}, {}, {}
 do
-  local seen, i = {}, FIRST
-  while i <= #ARGV do
-    local act = ARGV[i]
+  local seen, sizes, i, n = {}, nil, FIRST, #ARGV
+  while i <= n do
+    local act, size, byuser = ARGV[i], 9, true
     at[#at + 1] = i
-    if BYUSER[act] and ARGV[i + 3] ~= '' and not seen[ARGV[i + 3]] then
+    if act ~= 's' then
+      sizes = sizes or {q = 11, v = 7, j = 7, l = 6, c = 5, m = 4, r = 6, w = 3, x = 4}
+      size = sizes[act]
+      byuser = act == 'v' or act == 'j' or act == 'l' or act == 'c' or (act == 'r' and ARGV[i + 3] ~= '')
+    end
+    if byuser and not seen[ARGV[i + 3]] then
       seen[ARGV[i + 3]] = true
       users[#users + 1] = ARGV[i + 3]
     end
     if act == 's' or act == 'q' then ids[#ids + 1] = ARGV[i + 4] end
-    i = i + SIZE[act]
+    i = i + size
   end
 end
 
@@ -112,7 +128,7 @@ hmget(IDS, ids, sent)
 
 ------------------------------------------------------------------- decide
 
-local ins, moved = {}, {}
+local ins, moved = {}, {} -- highest offsets; those that rose, as they came
 for p = 1, PARTS do ins[p] = tonumber(meta[7 + p] or '-1') end
 
 local out, refs, notes = {}, {}, {}    -- outcomes; additions to ref, as pairs and by field
@@ -149,10 +165,11 @@ end
 -- Gives message i the next seq. It fails where Redis refuses the stream's id:
 -- then the log was cut back by hand together with the counter, and only its
 -- memory of the last id tells. The script ends with fatal set.
-local fatal
+local fatal, top
 local function allocate(i, a)
   max = max + 1
   local user, seq = ARGV[a + 3], F(max)
+  top = seq
   local added = redis.pcall('XADD', LOG, 'MAXLEN', '~', ARGV[6], seq .. '-0', 'h', ARGV[a + 7], 'b', ARGV[a + 8])
   if type(added) == 'table' and added.err then fatal = added end
   local id = ARGV[a + 5] .. seq
@@ -455,7 +472,7 @@ for i, a in ipairs(at) do
   local p, off = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
   local fresh, was = off > ins[p], nil
   if fresh then
-    ins[p], moved[p] = off, true
+    ins[p], moved[p] = off, ARGV[a + 2]
   else
     was = decided(a)
   end
@@ -493,12 +510,12 @@ local function put(field, value)
   set[#set + 1] = value
 end
 
-for p in pairs(moved) do put('in:' .. ARGV[7 + p], F(ins[p])) end
+for p, off in pairs(moved) do put('in:' .. ARGV[7 + p], off) end
 
 if #newids > 0 then
   steps('HSET', IDS, newids)
-  put('max', F(max))
-  put('lt', F(lasttime))
+  put('max', top)
+  if lasttime > 0 then put('lt', F(lasttime)) end
   if policy ~= ARGV[5] then put('pol', ARGV[5]) end
   policy = ARGV[5]
   if startmax == gen then expire(IDS) end
@@ -563,7 +580,7 @@ if touchedrev then expire(REV) end
 if max - gen >= HORIZON then
   redis.call('DEL', OLDIDS)
   redis.pcall('RENAME', IDS, OLDIDS)
-  gen, old = max, '1'
+  gen, old, rotated = max, '1', true
   -- Tombstones are kept as far back as the hot log can reach.
   local gone = {}
   for _, s in ipairs(redis.call('HKEYS', REV)) do
@@ -572,10 +589,11 @@ if max - gen >= HORIZON then
   steps('HDEL', REV, gone)
 end
 
-hadrefs = (#refs > 0 or hasrefs) and '1' or '0'
-if due then renewed = NOW end
-local own = F(gen) .. ' ' .. old .. ' ' .. hadrefs .. ' ' .. F(renewed) .. ' ' .. policy
-if own ~= meta[7] then put('own', own) end
+local hasnow = (#refs > 0 or hasrefs) and '1' or '0'
+if due or rotated or hasnow ~= hadrefs or policy ~= hadpolicy then
+  if due then renewed = NOW end
+  put('own', F(gen) .. ' ' .. old .. ' ' .. hasnow .. ' ' .. F(renewed) .. ' ' .. policy)
+end
 if #set > 0 then redis.call('HSET', META, unpack(set)) end
 if due then
   for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, EXPIRY) end

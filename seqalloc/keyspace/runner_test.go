@@ -2,6 +2,7 @@ package keyspace_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"os"
@@ -74,7 +75,7 @@ func TestOnlyCallsThatWereTurnedDownAreSentAgain(t *testing.T) {
 		key := "test:{" + t.Name() + "}"
 		t.Cleanup(func() { client.Del(context.WithoutCancel(t.Context()), key) })
 		known := keyspace.NewScript("known", "return redis.call('INCR', KEYS[1])")
-		unknown := keyspace.NewScript("unknown", "return redis.call('INCRBY', KEYS[1], 100) -- "+t.Name())
+		unknown := keyspace.NewScript("unknown", "return redis.call('INCRBY', KEYS[1], 100) -- "+rand.Text())
 		if _, err := r.One(t.Context(), keyspace.Call{Script: known, Keys: []string{key}}); err != nil {
 			t.Fatal(err)
 		}

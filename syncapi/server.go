@@ -99,10 +99,12 @@ func (s *Service) Serve(ctx context.Context, ln net.Listener) error {
 		Handler:           s.Handler(),
 		Protocols:         protocols,
 		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       requestTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		// It also ends calls that are still being served when it is over, so it
+		// must leave time for an answer.
+		ReadTimeout:    requestTimeout + s.cfg.AnswerTimeout,
+		IdleTimeout:    idleTimeout,
+		MaxHeaderBytes: maxHeader,
+		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
 	wg.Go(func() { served <- server.Serve(ln) })

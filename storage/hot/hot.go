@@ -177,3 +177,11 @@ func (h *Hot) plain(ctx context.Context, n int, add func(p redis.Pipeliner, i in
 
 // score gives a mark as a sorted set takes it: within 0..MaxSeq.
 func score(s watermark.Seq) int64 { return int64(min(max(s, 0), watermark.MaxSeq)) }
+
+// receipt gives the receipt of a member, 0 in a group.
+func receipt(c watermark.ConversationID, m *watermark.Member) int64 {
+	if !c.Single() {
+		return 0
+	}
+	return score(m.Receipt)
+}

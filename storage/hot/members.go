@@ -128,7 +128,7 @@ func (h *Hot) mergeCalls(l *Load) []keyspace.Call {
 		}
 		a.args = append(a.args, string(u))
 	}
-	a.complete = l.Complete
+	a.complete = l.Complete && len(calls) == 0
 	if len(a.args) > 0 || a.complete {
 		flush()
 	}

@@ -1,11 +1,15 @@
 package hot_test
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
 	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
@@ -18,7 +22,7 @@ func TestMergeMakesMembersKnown(t *testing.T) {
 	e.meta(group)
 	token := e.view(group, "ann").Token
 	ann := open("ann", 3, 2)
-	ann.Read, ann.Receipt, ann.Own = 4, 3, []watermark.Seq{5, 7}
+	ann.Read, ann.Own = 4, []watermark.Seq{5, 7}
 	ann.Ops = []watermark.AppliedOp{{ID: "join-1", Edge: 1}}
 	never := watermark.Member{User: "cid", Read: 6} // sent, and never had a window
 	if !e.merge(hot.Load{Conversation: group, Token: token, Members: []watermark.Member{ann, never}, Absent: []watermark.UserID{"bob"}}) {
@@ -33,6 +37,27 @@ func TestMergeMakesMembersKnown(t *testing.T) {
 	}
 	if got := e.view(group, "eve").Temperature; got != watermark.Partial {
 		t.Errorf("somebody else: temperature = %v, want partial", got)
+	}
+}
+
+func TestMergeOfReceipts(t *testing.T) {
+	e := newEnv(t)
+	e.meta(single)
+	ann, bob := open("ann", 1, 0), open("bob", 1, 0)
+	ann.Receipt, bob.Receipt = 3, 7
+	load := hot.Load{Conversation: single, Token: "t1", Members: []watermark.Member{ann, bob}}
+	e.merge(load)
+	ann.Receipt = 2
+	e.merge(load)
+	v := e.view(single, "ann")
+	if v.Member.Receipt != 3 || v.PeerReceipt != 7 {
+		t.Errorf("receipt %d, peer's %d, want 3 and 7", v.Member.Receipt, v.PeerReceipt)
+	}
+	e.meta(group)
+	e.merge(hot.Load{Conversation: group, Token: "t1", Members: []watermark.Member{bob}})
+	e.raise(group, watermark.Member{User: "bob", Read: 1, Receipt: 1})
+	if n := e.client.Exists(t.Context(), e.space.Key(group, keyspace.Receipt)).Val(); n != 0 {
+		t.Error("a group has receipts")
 	}
 }
 
@@ -146,6 +171,47 @@ func TestAStaleLargeRosterIsNotComplete(t *testing.T) {
 	diff(t, "a stale merge wrote", e.dump(), before)
 }
 
+// losing lets the first command of each pipeline get lost.
+type losing struct{ infoHook }
+
+func (losing) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (losing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds[1:])
+		cmds[0].SetErr(io.ErrUnexpectedEOF)
+		return cmp.Or(err, io.ErrUnexpectedEOF)
+	}
+}
+
+// A roster of which a part was lost on the way must not count as complete.
+func TestALargeRosterThatIsLostInPartIsNotComplete(t *testing.T) {
+	e := newEnv(t)
+	e.meta(group)
+	load := hot.Load{Conversation: group, Token: "t1", Complete: true}
+	for i := range 3000 {
+		load.Members = append(load.Members, open(watermark.UserID(fmt.Sprint("u", i)), 1, 0))
+	}
+	e.merge(hot.Load{Conversation: group, Token: "t1", Members: load.Members[2999:]}) // teaches the server the script
+	lossy := redis.NewClient(e.client.Options())
+	defer lossy.Close()
+	lossy.Ping(t.Context())
+	lossy.AddHook(losing{})
+	h, err := hot.New(hot.Config{Redis: lossy, Space: e.space, Decode: decode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if merged, err := h.MergeMembers(t.Context(), []hot.Load{load}); err == nil {
+		t.Errorf("merged = %v without an error", merged)
+	}
+	if got := e.view(group, "u2000").Temperature; got != watermark.Warm {
+		t.Errorf("a member that arrived: temperature = %v, want warm", got)
+	}
+	if got := e.view(group, "u0").Temperature; got != watermark.Partial {
+		t.Errorf("a member that was lost: temperature = %v, want partial", got)
+	}
+}
+
 func TestMergeBoundsOwnSeqs(t *testing.T) {
 	e := newEnv(t)
 	e.meta(group, "max", 5000)
@@ -192,8 +258,10 @@ func TestMergesCommute(t *testing.T) {
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		n++
-		conv := watermark.ConversationID(fmt.Sprintf("group:p%d", n))
+		conv := watermark.SingleOf("ann", watermark.UserID(fmt.Sprint("peer", n)))
 		e.meta(conv, "max", 40)
+		_, peer, _ := conv.Users()
+		e.member(conv, open(peer, 1, 0))
 		want := watermark.Member{User: "ann"}
 		known := false
 		for range rapid.IntRange(1, 8).Draw(rt, "steps") {
@@ -222,6 +290,9 @@ func TestMergesCommute(t *testing.T) {
 		want.Ops = nil
 		if fmt.Sprintf("%+v", got.Member) != fmt.Sprintf("%+v", want) {
 			rt.Fatalf("member = %+v, want %+v", got.Member, want)
+		}
+		if n := e.client.ZCard(t.Context(), e.space.Key(conv, keyspace.Own)).Val(); n != int64(len(want.Own)) {
+			rt.Fatalf("own seqs that stand = %d, want %d", n, len(want.Own))
 		}
 	})
 }

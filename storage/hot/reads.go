@@ -14,7 +14,8 @@ import (
 // that begins in between brings them.
 //
 // Marks never fall. A mark of a user whom Redis does not know is kept and does
-// not make the user known. 0 and less leave a mark as it is.
+// not make the user known. 0 and less leave a mark as it is. Groups have no
+// receipts.
 func (h *Hot) RaiseReads(ctx context.Context, rows []watermark.MemberRow) (err error) {
 	defer h.observe("raise_reads", &err)()
 	var order []watermark.ConversationID // of calls, one for each entry of args
@@ -22,7 +23,8 @@ func (h *Hot) RaiseReads(ctx context.Context, rows []watermark.MemberRow) (err e
 	open := make(map[watermark.ConversationID]int)
 	for i := range rows {
 		c, m := rows[i].Conversation, &rows[i].Member
-		if m.Read <= 0 && m.Receipt <= 0 {
+		read, told := score(m.Read), receipt(c, m)
+		if read == 0 && told == 0 {
 			continue
 		}
 		at, ok := open[c]
@@ -32,7 +34,7 @@ func (h *Hot) RaiseReads(ctx context.Context, rows []watermark.MemberRow) (err e
 			order = append(order, c)
 			args = append(args, []any{h.space.ExpirySeconds()})
 		}
-		args[at] = append(args[at], string(m.User), score(m.Read), score(m.Receipt))
+		args[at] = append(args[at], string(m.User), read, told)
 	}
 	calls := make([]keyspace.Call, len(args))
 	for i := range args {

@@ -34,10 +34,9 @@ func TestMarksOnlyRise(t *testing.T) {
 
 func TestHugeMarksStayWithinSeqs(t *testing.T) {
 	e := newEnv(t)
-	e.meta(group)
-	e.member(group, open("ann", 1, 0))
-	e.raise(group, watermark.Member{User: "ann", Read: 1<<63 - 1, Receipt: 1<<63 - 1})
-	got := e.view(group, "ann").Member
+	e.meta(single)
+	e.raise(single, watermark.Member{User: "ann", Read: 1<<63 - 1, Receipt: 1<<63 - 1})
+	got := e.view(single, "ann").Member
 	if got.Read != watermark.MaxSeq || got.Receipt != watermark.MaxSeq {
 		t.Errorf("read %d, receipt %d, want %d", got.Read, got.Receipt, watermark.MaxSeq)
 	}
@@ -60,19 +59,19 @@ func TestWhereMarksAreKept(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			e := newEnv(t)
 			if tt.meta != nil {
-				e.meta(group, tt.meta...)
+				e.meta(single, tt.meta...)
 			}
 			before := e.dump()
-			e.raise(group, watermark.Member{User: "ann", Read: 5, Receipt: 4})
+			e.raise(single, watermark.Member{User: "ann", Read: 5, Receipt: 4})
 			if !tt.kept {
 				diff(t, "a mark was written", e.dump(), before)
 				return
 			}
-			if got := e.client.ZScore(t.Context(), e.space.Key(group, keyspace.Read), "ann").Val(); got != 5 {
+			if got := e.client.ZScore(t.Context(), e.space.Key(single, keyspace.Read), "ann").Val(); got != 5 {
 				t.Errorf("score = %v, want 5", got)
 			}
 			for _, p := range []keyspace.Part{keyspace.Read, keyspace.Receipt, keyspace.Meta} {
-				if ttl := e.client.TTL(t.Context(), e.space.Key(group, p)).Val(); ttl < 23*time.Hour {
+				if ttl := e.client.TTL(t.Context(), e.space.Key(single, p)).Val(); ttl < 23*time.Hour {
 					t.Errorf("%s expires in %v", p, ttl)
 				}
 			}

@@ -99,7 +99,11 @@ func TestNewReportsAllFaults(t *testing.T) {
 // Every call reports that the server is away, as something that heals.
 func TestServerAway(t *testing.T) {
 	s := miniredis.RunT(t)
-	client := redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1})
+	// A pool that met as many errors as it has places starts a goroutine that
+	// outlives Close by up to a second.
+	client := redis.NewClient(&redis.Options{
+		Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1, PoolSize: 100, PipelinePoolSize: 100,
+	})
 	t.Cleanup(func() { client.Close() })
 	h, err := hot.New(hot.Config{Redis: client, Decode: decode})
 	if err != nil {

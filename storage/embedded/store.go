@@ -85,7 +85,7 @@ func (s *Store) open(path string) (err error) {
 func dsn(path string, write bool) string {
 	q := url.Values{}
 	q.Add("_pragma", "busy_timeout(5000)")
-	q.Add("_pragma", "foreign_keys(0)")
+	q.Add("_pragma", "secure_delete(FAST)") // what is revoked is overwritten, not only unlinked
 	q.Add("_pragma", "cache_size(-16384)")
 	q.Add("_txlock", "immediate")
 	q.Add("_dqs", "0")

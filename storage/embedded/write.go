@@ -46,8 +46,8 @@ func (s *Store) Write(ctx context.Context, c watermark.Change) (w watermark.Writ
 }
 
 // DeleteBelow takes the content of at most limit rows that are below both seq
-// and the conversation's minimum, and gives how many it met; 0 means that none
-// is left. A limit above watermark.MaxPage counts as watermark.MaxPage.
+// and the conversation's minimum, and gives how many it met: fewer than limit
+// means that none is left. A limit above watermark.MaxPage counts as watermark.MaxPage.
 //
 // Rows within the last DedupeHorizon lose their content but keep their key and
 // hash, unseen by Messages, until the conversation has moved on: a producer's

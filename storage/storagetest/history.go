@@ -60,8 +60,8 @@ type History interface {
 	States(ctx context.Context, wants []watermark.Want) ([]*watermark.State, error)
 
 	// DeleteBelow takes the content of at most limit rows below both seq and the
-	// conversation's minimum, and gives how many it met; called until it gives
-	// 0, it leaves none. Rows within the last DedupeHorizon seqs are gone for
+	// conversation's minimum, and gives how many it met: fewer than limit means
+	// that none is left. Rows within the last DedupeHorizon seqs are gone for
 	// Messages at once but still count for Sent and for conflicts until the
 	// conversation's max has moved on; a later call takes what is left of them,
 	// and counts them again.

@@ -9,6 +9,7 @@ import (
 
 var retentionTests = []test{
 	{"deletes below the minimum, in bounded steps", deletesInSteps},
+	{"one step across the horizon", stepAcrossHorizon},
 	{"never deletes what is not below the minimum", deletesOnlyBelowMin},
 	{"max outlives its rows", maxOutlivesRows},
 	{"what is deleted is not inserted again", notInsertedAgain},
@@ -52,6 +53,15 @@ func deletesInSteps(t *testing.T, h History) {
 	equal(t, "rows", seqs(stored(t, h, group)), upTo(21, 25))
 	equal(t, "rows of another one", seqs(stored(t, h, other)), upTo(1, 25))
 	equal(t, "huge numbers", must(h.DeleteBelow(t.Context(), other, 1<<62, 1<<40))(t), 20)
+}
+
+// stepAcrossHorizon has ten rows to remove and ten to empty.
+func stepAcrossHorizon(t *testing.T, h History) {
+	write(t, h, together(watermark.Change{Rows: texts(group, 1, 25)},
+		convsOf(watermark.Conversation{ID: group, Min: 21, Max: watermark.DedupeHorizon + 10})))
+	equal(t, "steps", drain(t, h, group, 21, 7), []int{7, 7, 6})
+	equal(t, "rows", seqs(stored(t, h, group)), upTo(21, 25))
+	equal(t, "ids", len(must(h.Sent(t.Context(), group, 0))(t)), 15)
 }
 
 func deletesOnlyBelowMin(t *testing.T, h History) {

@@ -181,9 +181,9 @@ func (s *Stack) openHistory(context.Context) (err error) {
 	s.truth, err = truth.New(truth.Config{
 		History: s.history,
 		Pin: func(ctx context.Context, convs []watermark.ConversationID) (truth.Pin, error) {
-			return s.tail.Pin(ctx, convs)
+			return pinned(s.tail.Pin(ctx, convs))
 		},
-		PinAll:     func(ctx context.Context) (truth.Pin, error) { return s.tail.PinAll(ctx) },
+		PinAll:     func(ctx context.Context) (truth.Pin, error) { return pinned(s.tail.PinAll(ctx)) },
 		Logger:     s.cfg.Logger,
 		Registerer: s.cfg.Registry,
 	})
@@ -206,6 +206,14 @@ func (s *Stack) openGateway(context.Context) (err error) {
 	}
 	s.gateway, err = gateway.New(cfg)
 	return err
+}
+
+// pinned keeps a nil pin from becoming an interface that is not nil.
+func pinned(p *pipeline.Pin, err error) (truth.Pin, error) {
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // listen takes the ports before anything runs, so that a taken one is an error

@@ -1,0 +1,60 @@
+package stack
+
+import (
+	"context"
+	"iter"
+
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/audit"
+	"github.com/tidemark-im/tidemark/pipeline"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// Settle waits until every worker has committed all that stands in its topic:
+// first toRedis, which writes what the others read.
+func (s *Stack) Settle(ctx context.Context) error {
+	topics := s.kafka.Topics()
+	for _, g := range []struct {
+		role  Role
+		topic string
+	}{{ToRedis, topics.ToRedis}, {ToMongo, topics.Sequenced}, {ToPush, topics.Sequenced}} {
+		if !s.runs(g.role) {
+			continue
+		}
+		ends, err := s.offsets.Ends(ctx, g.topic)
+		if err != nil {
+			return err
+		}
+		if err := s.offsets.AwaitCommitted(ctx, s.group(g.role), g.topic, ends); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Audit compares the sequenced log, history and Redis.
+func (s *Stack) Audit(ctx context.Context) (*audit.Report, error) {
+	return audit.Run(ctx, audit.Sources{Log: s.sequenced(ctx), History: s.history, Hot: s.hot})
+}
+
+func (s *Stack) sequenced(ctx context.Context) iter.Seq2[watermark.Record, error] {
+	return func(yield func(watermark.Record, error) bool) {
+		for rec, err := range pipeline.Scan(ctx, s.kafka, s.kafka.Topics().Sequenced) {
+			var out watermark.Record
+			if err == nil {
+				out, err = wire.DecodeRecord(rec)
+			}
+			if !yield(out, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Produce publishes records on the toRedis topic, as an outside producer does.
+func (s *Stack) Produce(ctx context.Context, outs []wire.Out) error {
+	for i := range outs {
+		outs[i].Topic = s.kafka.Topics().ToRedis
+	}
+	return s.producer.Append(ctx, outs)
+}

@@ -41,6 +41,7 @@ type appending struct {
 	async    sarama.AsyncProducer
 	answers  chan result
 	lines    map[line][]*sending // what waits behind the first of each key
+	order    []line              // as the keys first appeared
 	inFlight int
 	again    []*sending // failed, to be sent after the pause
 	suspects []*sending // refused, perhaps for a neighbour's fault
@@ -50,6 +51,9 @@ func newAppending(p *Producer, async sarama.AsyncProducer, outs []wire.Out) *app
 	a := &appending{p: p, async: async, answers: make(chan result, len(outs)), lines: make(map[line][]*sending)}
 	for i := range outs {
 		s := &sending{out: &outs[i], index: i, key: line{outs[i].Topic, outs[i].Key}, answers: a.answers}
+		if _, ok := a.lines[s.key]; !ok {
+			a.order = append(a.order, s.key)
+		}
 		a.lines[s.key] = append(a.lines[s.key], s)
 	}
 	return a
@@ -59,7 +63,8 @@ func newAppending(p *Producer, async sarama.AsyncProducer, outs []wire.Out) *app
 // waits behind it in lines.
 func (a *appending) run(ctx context.Context) error {
 	defer func() { a.gauge().Sub(float64(a.inFlight)) }()
-	for k, waiting := range a.lines {
+	for _, k := range a.order {
+		waiting := a.lines[k]
 		first := waiting
 		if k.key != "" {
 			first = waiting[:1]

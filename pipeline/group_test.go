@@ -62,7 +62,8 @@ func TestRecordsComeInOrderWithTheirPlace(t *testing.T) {
 }
 
 func TestBatchesGrowWhileTheStageIsBusy(t *testing.T) {
-	_, cfg := cluster(t, 1)
+	c, cfg := cluster(t, 1)
+	fetched := fetchedTo(c)
 	p := producer(t, cfg, "toRedis")
 	var mu sync.Mutex
 	var sizes []int
@@ -82,8 +83,7 @@ func TestBatchesGrowWhileTheStageIsBusy(t *testing.T) {
 	send(t, p, "group:1", "first")
 	<-begun
 	send(t, p, "group:1", numbered(100, "m")...)
-	// Wait until the driver holds a full channel of them.
-	settle(t)
+	eventually(t, "the driver holds them all", func() bool { return fetched.Load() == 101 })
 	close(release)
 	eventually(t, "all are handled", func() bool {
 		mu.Lock()
@@ -100,12 +100,20 @@ func TestBatchesGrowWhileTheStageIsBusy(t *testing.T) {
 	}
 }
 
-// settle gives the driver time to fill its channel.
-func settle(t testing.TB) {
-	t.Helper()
-	timer := time.NewTimer(500 * time.Millisecond)
-	defer timer.Stop()
-	<-timer.C
+// fetchedTo watches how far the driver has asked for records: it asks for the
+// next ones when it has passed on all before.
+func fetchedTo(c *kfake.Cluster) *atomic.Int64 {
+	var at atomic.Int64
+	c.ControlKey(int16(kmsg.Fetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		for _, t := range req.(*kmsg.FetchRequest).Topics {
+			for _, p := range t.Partitions {
+				at.Store(max(at.Load(), p.FetchOffset))
+			}
+		}
+		return nil, nil, false
+	})
+	return &at
 }
 
 func TestBatchesAreBoundedInBytes(t *testing.T) {

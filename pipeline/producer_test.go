@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -201,6 +202,52 @@ func TestAppendNamesTheRecordThatKafkaRefuses(t *testing.T) {
 	}
 }
 
+// TestARefusalIsNotBlamedOnNeighbours: Kafka refuses a batch as a whole.
+func TestARefusalIsNotBlamedOnNeighbours(t *testing.T) {
+	c, cfg := cluster(t, 1)
+	gate := make(chan struct{})
+	var first atomic.Bool
+	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if first.CompareAndSwap(false, true) {
+			c.SleepControl(func() { <-gate }) // so that all others share the next batch
+			return nil, nil, false
+		}
+		r := req.(*kmsg.ProduceRequest)
+		for _, topic := range r.Topics {
+			for _, p := range topic.Partitions {
+				if strings.Contains(string(p.Records), "BAD") {
+					return produceError(r, kerr.InvalidRecord), nil, true
+				}
+			}
+		}
+		return nil, nil, false
+	})
+	p := producer(t, cfg, "sequenced")
+	var batch []wire.Out
+	for i := range 20 {
+		batch = append(batch, outs(fmt.Sprint("group:", i), fmt.Sprint("good", i))...)
+	}
+	batch = append(batch, outs("group:bad", "BAD")...)
+	errc := make(chan error, 1)
+	go func() { errc <- p.Append(within(t), batch) }()
+	eventually(t, "all are with the driver", func() bool { return inFlight(t, cfg) == 21 })
+	close(gate)
+	err := <-errc
+	if r, ok := errors.AsType[*pipeline.RejectedError](err); !ok || r.Index != 20 || fault.ReasonOf(err) != pipeline.ReasonInvalidRecord {
+		t.Fatalf("err = %v, want record 20 rejected", err)
+	}
+	if strings.Count(err.Error(), "append record") != 1 {
+		t.Errorf("err = %v, want one record named", err)
+	}
+	got := values(stored(t, cfg, "sequenced", 0, 20))
+	for i := range 20 {
+		if !slices.Contains(got, fmt.Sprint("good", i)) {
+			t.Errorf("good%d is missing", i)
+		}
+	}
+}
+
 func TestAppendRefusesTooLargeBeforeSending(t *testing.T) {
 	_, cfg := cluster(t, 1)
 	cfg.MaxRecordBytes = 2048
@@ -268,6 +315,8 @@ func TestCloseGivesUpWhenItsContextEnds(t *testing.T) {
 	defer cancel()
 	if err := p.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Close = %v, want to hear that a record is not acknowledged", err)
+	} else if strings.Contains(err.Error(), "let go") {
+		t.Errorf("Close = %v, want the driver to give up at once", err)
 	}
 	if err := <-errc; !errors.Is(err, pipeline.ErrClosed) {
 		t.Errorf("Append = %v, want ErrClosed", err)

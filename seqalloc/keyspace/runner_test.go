@@ -15,6 +15,7 @@ import (
 
 	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
+	"github.com/tidemark-im/tidemark/watermark"
 )
 
 // onEachRedis runs f on the embedded Redis and, where TIDEMARK_TEST_REDIS
@@ -245,5 +246,25 @@ func TestMetaRoundTrip(t *testing.T) {
 	}
 	if _, err = keyspace.ParseMeta("group:g", values[1:]); err == nil {
 		t.Error("too few values were read")
+	}
+}
+
+// TestRunOnACluster has one master that serves all slots, which is enough to
+// go the client's other way.
+func TestRunOnACluster(t *testing.T) {
+	s := miniredis.RunT(t)
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Addr()}})
+	t.Cleanup(func() { _ = client.Close() })
+	r := keyspace.NewRunner(client)
+	x := keyspace.NewScript("x", "redis.call('SET', KEYS[1], ARGV[1])\nreturn ARGV[1]")
+	var calls []keyspace.Call
+	for i := range 20 {
+		key := keyspace.Space{}.Key(watermark.GroupOf(fmt.Sprint("g", i)), keyspace.Meta)
+		calls = append(calls, keyspace.Call{Script: x, Keys: []string{key}, Args: []any{i}})
+	}
+	for i, res := range r.Run(t.Context(), calls) {
+		if res.Err != nil || res.Value != fmt.Sprint(i) {
+			t.Errorf("call %d: %+v", i, res)
+		}
 	}
 }

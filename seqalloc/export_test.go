@@ -1,0 +1,4 @@
+package seqalloc
+
+// DecodeReply is open to the fuzz test.
+var DecodeReply = decodeReply

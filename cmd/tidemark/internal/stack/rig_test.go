@@ -13,10 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/api/tidemark/v1/tidemarkv1connect"
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
 	"github.com/tidemark-im/tidemark/internal/config"
+	"github.com/tidemark-im/tidemark/internal/telemetry"
 	"github.com/tidemark-im/tidemark/pipeline"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -38,9 +41,10 @@ type rig struct {
 }
 
 type running struct {
-	stack  *stack.Stack
-	cancel context.CancelFunc
-	done   chan error
+	stack    *stack.Stack
+	registry *prometheus.Registry
+	cancel   context.CancelFunc
+	done     chan error
 }
 
 // newRig starts the servers. change, if not nil, alters the configuration of
@@ -108,12 +112,13 @@ func (r *rig) start(roles ...stack.Role) {
 
 func (r *rig) open(name stack.Role, roles ...stack.Role) {
 	r.t.Helper()
-	s, err := stack.Open(r.ctx(), stack.Config{Config: r.emb.Config, Roles: roles, Logger: testLogger(r.t)})
+	registry := telemetry.NewRegistry()
+	s, err := stack.Open(r.ctx(), stack.Config{Config: r.emb.Config, Roles: roles, Logger: testLogger(r.t), Registry: registry})
 	if err != nil {
 		r.t.Fatalf("open %s: %v", name, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	run := &running{stack: s, cancel: cancel, done: make(chan error, 1)}
+	run := &running{stack: s, registry: registry, cancel: cancel, done: make(chan error, 1)}
 	go func() { run.done <- s.Run(ctx) }()
 	if err := s.Health().Await(r.ctx()); err != nil {
 		cancel()

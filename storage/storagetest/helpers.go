@@ -168,3 +168,40 @@ func byUser(ms []watermark.Member) []watermark.Member {
 	slices.SortFunc(ms, func(a, b watermark.Member) int { return cmp.Compare(a.User, b.User) })
 	return ms
 }
+
+// paged follows pages until one is empty.
+func paged[T any](t *testing.T, next func(last *T) []T) (all []T, sizes []int) {
+	t.Helper()
+	var last *T
+	for {
+		page := next(last)
+		all, sizes = append(all, page...), append(sizes, len(page))
+		if len(page) == 0 {
+			return all, sizes
+		}
+		if len(sizes) > 1000 {
+			t.Fatalf("paging does not end: %d entries", len(all))
+		}
+		last = &page[len(page)-1]
+	}
+}
+
+func rosterOf(t *testing.T, h History, conv watermark.ConversationID, limit int) func(*watermark.Member) []watermark.Member {
+	return func(last *watermark.Member) []watermark.Member {
+		var after watermark.UserID
+		if last != nil {
+			after = last.User
+		}
+		return must(h.Roster(t.Context(), conv, after, limit))(t)
+	}
+}
+
+func membershipsOf(t *testing.T, h History, u watermark.UserID, limit int) func(*watermark.MemberRow) []watermark.MemberRow {
+	return func(last *watermark.MemberRow) []watermark.MemberRow {
+		var after watermark.ConversationID
+		if last != nil {
+			after = last.Conversation
+		}
+		return must(h.MembershipsOf(t.Context(), u, after, limit))(t)
+	}
+}

@@ -99,26 +99,16 @@ func idsOfAllBytes(t *testing.T, h History) {
 	}
 	slices.Sort(convs)
 	write(t, h, c)
+	members, _ := paged(t, rosterOf(t, h, group, 7))
 	var got []watermark.UserID
-	for after := watermark.UserID(""); ; after = got[len(got)-1] {
-		page := must(h.Roster(t.Context(), group, after, 7))(t)
-		for _, m := range page {
-			got = append(got, m.User)
-		}
-		if len(page) == 0 {
-			break
-		}
+	for _, m := range members {
+		got = append(got, m.User)
 	}
 	equal(t, "roster", got, users)
+	rows, _ := paged(t, membershipsOf(t, h, "reader", 11))
 	var gotConvs []watermark.ConversationID
-	for after := watermark.ConversationID(""); ; after = gotConvs[len(gotConvs)-1] {
-		page := must(h.MembershipsOf(t.Context(), "reader", after, 11))(t)
-		for _, r := range page {
-			gotConvs = append(gotConvs, r.Conversation)
-		}
-		if len(page) == 0 {
-			break
-		}
+	for _, r := range rows {
+		gotConvs = append(gotConvs, r.Conversation)
 	}
 	equal(t, "memberships", gotConvs, convs)
 	for i, u := range users {
@@ -173,16 +163,7 @@ func rosterPaging(t *testing.T, h History) {
 	c, all := crowd(group, 1000)
 	other, _ := crowd(watermark.GroupOf("g2"), 20)
 	write(t, h, together(c, other))
-	var got []watermark.Member
-	var sizes []int
-	for after := watermark.UserID(""); ; after = got[len(got)-1].User {
-		page := must(h.Roster(t.Context(), group, after, 300))(t)
-		sizes = append(sizes, len(page))
-		got = append(got, page...)
-		if len(page) == 0 {
-			break
-		}
-	}
+	got, sizes := paged(t, rosterOf(t, h, group, 300))
 	equal(t, "page sizes", sizes, []int{300, 300, 300, 100, 0})
 	equal(t, "members", got, all)
 	equal(t, "after an id that is nobody's", must(h.Roster(t.Context(), group, "u00998~", 10))(t), all[999:])
@@ -208,14 +189,8 @@ func membershipPaging(t *testing.T, h History) {
 	}
 	slices.Reverse(c.Members)
 	write(t, h, c)
-	var got []watermark.MemberRow
-	for after := watermark.ConversationID(""); ; after = got[len(got)-1].Conversation {
-		page := must(h.MembershipsOf(t.Context(), "alice", after, 100))(t)
-		got = append(got, page...)
-		if len(page) < 100 {
-			break
-		}
-	}
+	got, sizes := paged(t, membershipsOf(t, h, "alice", 100))
+	equal(t, "page sizes", sizes, []int{100, 100, 50, 0})
 	equal(t, "memberships", got, want)
 	equal(t, "of bob", len(must(h.MembershipsOf(t.Context(), "bob", "", 1000))(t)), 125)
 }

@@ -21,7 +21,7 @@ func TestWhatRedisLostShowsAsCold(t *testing.T) {
 		harm  func(t *testing.T, x *fixture)
 	}{
 		"flushed": {why: "absent", harm: func(t *testing.T, x *fixture) {
-			check(t, x.client.Del(t.Context(), x.keys(t)...).Err())
+			x.del(t, t.Context())
 		}},
 		"begun by somebody": {why: "warming", harm: func(t *testing.T, x *fixture) {
 			_, err := x.Begin(t.Context(), []watermark.ConversationID{x.conv})
@@ -146,7 +146,7 @@ func TestInstallAfterAFlushComesToNothing(t *testing.T) {
 	onEachRedis(t, func(t *testing.T, x *fixture) {
 		tokens, err := x.Begin(t.Context(), []watermark.ConversationID{x.conv})
 		check(t, err)
-		check(t, x.client.Del(t.Context(), x.keys(t)...).Err())
+		x.del(t, t.Context())
 		s := fresh()
 		s.ID = x.conv
 		got, err := x.Install(t.Context(), []seqalloc.Loaded{{Token: tokens[0], State: s}})

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"fmt"
 	"os"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -23,7 +25,8 @@ const (
 
 var inputs = watermark.Partition{TopicID: "topic", Number: 3}
 
-// redisEnv names a real Redis 7 on which all tests run too.
+// redisEnv names a real Redis 7 on which all tests run too: an address, or
+// several of a Cluster, with commas between them.
 const redisEnv = "TIDEMARK_TEST_REDIS"
 
 // fixture is one conversation's owner on one Redis.
@@ -58,13 +61,9 @@ func embedded(t testing.TB) *fixture {
 
 func realRedis(t testing.TB, addr string) *fixture {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: strings.Split(addr, ",")})
 	x := newFixture(t, client, keyspace.Space{Prefix: rand.Text() + ":"})
-	t.Cleanup(func() {
-		if keys := x.keys(t); len(keys) > 0 {
-			client.Del(context.WithoutCancel(t.Context()), keys...)
-		}
-	})
+	t.Cleanup(func() { x.del(t, context.WithoutCancel(t.Context())) })
 	return x
 }
 
@@ -85,11 +84,36 @@ func encode(m *watermark.Message) (header, body []byte) {
 // keys lists the conversation's keys that exist.
 func (x *fixture) keys(t testing.TB) []string {
 	t.Helper()
-	keys, err := x.client.Keys(context.WithoutCancel(t.Context()), x.space.Prefix+"tm:*").Result()
+	var mu sync.Mutex
+	var keys []string
+	list := func(ctx context.Context, c *redis.Client) error {
+		some, err := c.Keys(ctx, x.space.Prefix+"tm:*").Result()
+		mu.Lock()
+		defer mu.Unlock()
+		keys = append(keys, some...)
+		return err
+	}
+	var err error
+	switch c := x.client.(type) {
+	case *redis.ClusterClient:
+		err = c.ForEachMaster(context.WithoutCancel(t.Context()), list)
+	case *redis.Client:
+		err = list(context.WithoutCancel(t.Context()), c)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	return keys
+}
+
+// del deletes everything, key by key since they may lie in several slots.
+func (x *fixture) del(t testing.TB, ctx context.Context) {
+	t.Helper()
+	for _, k := range x.keys(t) {
+		if err := x.client.Del(ctx, k).Err(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func (x *fixture) key(p keyspace.Part) string { return x.space.Key(x.conv, p) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -27,7 +28,7 @@ func onEachRedis(t *testing.T, f func(t *testing.T, client redis.UniversalClient
 	}
 	for name, addr := range addrs {
 		t.Run(name, func(t *testing.T) {
-			client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialerRetries: 1})
+			client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: strings.Split(addr, ","), MaxRetries: -1, DialerRetries: 1})
 			t.Cleanup(func() { _ = client.Close() })
 			f(t, client)
 		})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,23 +134,14 @@ func (s SASL) validate() error {
 		return errors.New("kafka sasl: user or password is set without a mechanism")
 	case s.Mechanism == "":
 		return nil
-	case !contains(knownMechanisms, s.Mechanism):
+	case !slices.Contains(knownMechanisms, s.Mechanism):
 		return fmt.Errorf("kafka sasl mechanism %q is not known; this build has %s", s.Mechanism, strings.Join(supportedMechanisms, ", "))
-	case !contains(supportedMechanisms, s.Mechanism):
+	case !slices.Contains(supportedMechanisms, s.Mechanism):
 		return fmt.Errorf("kafka sasl mechanism %s is not in this build, which has %s", s.Mechanism, strings.Join(supportedMechanisms, ", "))
 	case s.User == "" || s.Password == "":
 		return fmt.Errorf("kafka sasl %s: user and password must be set", s.Mechanism)
 	}
 	return nil
-}
-
-func contains(list []string, s string) bool {
-	for _, v := range list {
-		if v == s {
-			return true
-		}
-	}
-	return false
 }
 
 func (c Config) version() (sarama.KafkaVersion, error) {

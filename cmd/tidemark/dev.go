@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
+	"github.com/tidemark-im/tidemark/internal/config"
+	"github.com/tidemark-im/tidemark/internal/telemetry"
+)
+
+// devFlags are the flags of dev. Empty addresses: what is configured.
+type devFlags struct {
+	data                 string
+	kafkaPort            int
+	sync, gateway, admin string
+}
+
+func newDevCmd(a *app) *cobra.Command {
+	f := devFlags{}
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run everything in one process, with Kafka and Redis built in",
+		Long: `Dev runs all roles in this process, on a Kafka and a Redis that run inside it and
+an SQLite history. It speaks to them as a deployment does, over TCP with the
+same drivers, and prints where everything listens, with a line to try for each.
+
+With --data Kafka's log and history are kept in a directory. Redis starts empty
+every time, so each restart is a recovery from a lost Redis. Without --data
+nothing is left.`,
+		Example: `  tidemark dev
+  tidemark dev --data ./data
+  tidemark dev --kafka-port 0 --sync 127.0.0.1:0 --gateway 127.0.0.1:0 --admin 127.0.0.1:0
+  tidemark dev --set log.level=info --set toredis.unread_policy=keep_on_send`,
+		GroupID: groupRun,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.dev(cmd.Context(), f) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.data, "data", "", "keep Kafka's log and history in this `directory`")
+	flags.IntVar(&f.kafkaPort, "kafka-port", 9092, "`port` of Kafka on 127.0.0.1; 0: any that is free")
+	flags.StringVar(&f.sync, "sync", "", "`address` of the sync API; port 0: any that is free (default 127.0.0.1:8080)")
+	flags.StringVar(&f.gateway, "gateway", "", "`address` of the gateway (default 127.0.0.1:8081)")
+	flags.StringVar(&f.admin, "admin", "", "`address` of metrics and health (default 127.0.0.1:8082)")
+	return cmd
+}
+
+func (a *app) dev(ctx context.Context, f devFlags) (err error) {
+	cfg, err := a.devConfig(f)
+	if err != nil {
+		return err
+	}
+	logger, err := telemetry.NewLogger(a.errOut, cfg.Log.Level, cfg.Log.Format)
+	if err != nil {
+		return err
+	}
+	if f.data != "" {
+		unlock, err := lockDir(f.data)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	if err := freePorts(ctx, f, cfg); err != nil {
+		return err
+	}
+	emb, err := stack.StartEmbedded(stack.EmbeddedConfig{
+		DataDir: f.data, KafkaPort: f.kafkaPort, SyncListen: cfg.Sync.Listen, GatewayListen: cfg.Gateway.Listen,
+		Partitions: cfg.Kafka.Partitions, Base: &cfg, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, emb.Cluster.Close()) }()
+	svc, err := openService(ctx, emb.Config, stack.Roles(), logger)
+	if err != nil {
+		return err
+	}
+	err = svc.runReady(ctx, func() error {
+		a.printDev(svc, emb.Cluster.Brokers()[0], f.data)
+		return nil
+	})
+	return errors.Join(err, svc.close())
+}
+
+// devConfig is the configuration of somebody who tries things out: few
+// partitions, so that it starts at once, and a log that leaves room for what is
+// printed. What the embedded servers decide is overwritten later.
+func (a *app) devConfig(f devFlags) (config.Config, error) {
+	base := config.Default()
+	base.Kafka.Partitions = 4
+	base.Log.Level = "warn"
+	for _, x := range []struct {
+		key, value string
+	}{{"sync.listen", f.sync}, {"gateway.listen", f.gateway}, {"admin.listen", f.admin}} {
+		if x.value != "" {
+			a.sets = append(a.sets, x.key+"="+x.value)
+		}
+	}
+	return a.load(&base)
+}
+
+// freePorts reports every port that is taken, by the flag that changes it. A
+// port that is lost between this and its use is still an error, just one that
+// names the setting instead.
+func freePorts(ctx context.Context, f devFlags, cfg config.Config) error {
+	var errs []error
+	for _, x := range []struct{ flag, addr string }{
+		{"kafka-port", net.JoinHostPort("127.0.0.1", strconv.Itoa(f.kafkaPort))},
+		{"sync", cfg.Sync.Listen}, {"gateway", cfg.Gateway.Listen}, {"admin", cfg.Admin.Listen},
+	} {
+		if x.addr == "" {
+			continue
+		}
+		var lc net.ListenConfig
+		ln, err := lc.Listen(ctx, "tcp", x.addr)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("cannot listen on %s, choose another with --%s (port 0 takes any that is free): %w", x.addr, x.flag, err))
+			continue
+		}
+		if err := ln.Close(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lockDir keeps a second process out of a data directory.
+func lockDir(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("--data: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("--data: %w", err)
+	}
+	switch ok, err := tryLock(f); {
+	case err != nil:
+		return nil, errors.Join(fmt.Errorf("--data %s: lock: %w", dir, err), f.Close())
+	case !ok:
+		return nil, errors.Join(fmt.Errorf("--data %s: another tidemark dev is using this directory", dir), f.Close())
+	}
+	// The lock goes with the file.
+	return func() { _ = f.Close() }, nil
+}
+
+// printDev says where everything is, and how to try it.
+func (a *app) printDev(svc *service, broker, data string) {
+	addrs := append([]address{{"kafka", broker}}, svc.addresses()...)
+	if a.output == "json" {
+		for _, x := range addrs {
+			a.emit(x, nil)
+		}
+		return
+	}
+	sync, gateway := svc.stack.SyncURL(), svc.stack.GatewayURL()
+	server := ""
+	if sync != defaultServer {
+		server = " --server " + sync
+	}
+	live := server
+	if gateway != defaultGateway {
+		live += " --gateway " + gateway
+	}
+	pull := `{"user":"alice","ranges":[{"conversation":"group:g1","begin":1,"end":100}]}`
+	try := map[string][]string{
+		"kafka": {`echo '{"conversation":"group:g1","sender":"alice","text":"hello"}' | kcat -P -b ` + broker +
+			` -t toRedis -X topic.partitioner=murmur2_random -k group:g1`},
+		"sync": {
+			"tidemark join --conversation group:g1 --user alice" + server,
+			"curl -s " + sync + "/tidemark.v1.SyncService/Pull -H 'content-type: application/json' -d '" + pull + "'",
+			"grpcurl -plaintext -d '" + pull + "' " + strings.TrimPrefix(sync, "http://") + " tidemark.v1.SyncService/Pull",
+		},
+		"gateway": {"tidemark watch --user alice" + live},
+		"admin":   {"curl -s http://" + hostOf(addrs, "admin") + "/readyz"},
+	}
+	fmt.Fprintln(a.out, "Tidemark is ready. Ctrl-C stops it.")
+	for _, x := range addrs {
+		fmt.Fprintf(a.out, "\n%-8s %s\n", x.Name, x.URL)
+		for _, line := range try[x.Name] {
+			fmt.Fprintf(a.out, "  $ %s\n", line)
+		}
+	}
+	if data == "" {
+		fmt.Fprintln(a.out, "\nNothing is kept after the end; --data DIR keeps the log and history.")
+		return
+	}
+	fmt.Fprintf(a.out, "\nThe log and history are kept in %s; Redis began empty.\n", data)
+}
+
+// hostOf gives host:port of an address by its name.
+func hostOf(addrs []address, name string) string {
+	for _, x := range addrs {
+		if x.Name == name {
+			_, host, _ := strings.Cut(x.URL, "://")
+			return host
+		}
+	}
+	return ""
+}

@@ -1,0 +1,3 @@
+package main
+
+const defaultGateway = "ws://127.0.0.1:8081/connection/websocket"

@@ -42,8 +42,10 @@ func messageArgs(r *watermark.Row) ([]any, error) {
 	if len(m.Body) > 0 {
 		body = m.Body
 	}
-	return []any{r.Conversation, m.Seq, m.Sender, m.ClientID, m.Hash[:], m.Kind, m.SendTime, m.RecordTime, m.Device,
-		by, at, int(m.BodyType), mentions, attributes, body}, nil
+	return []any{
+		r.Conversation, m.Seq, m.Sender, m.ClientID, m.Hash[:], m.Kind, m.SendTime, m.RecordTime, m.Device,
+		by, at, int(m.BodyType), mentions, attributes, body,
+	}, nil
 }
 
 func scanMessages(rows *sql.Rows) (out []watermark.Message, err error) {
@@ -115,7 +117,8 @@ func scanMembers(rows *sql.Rows) (out []memberRow, err error) {
 		}
 		for _, w := range windows {
 			m.Memberships = append(m.Memberships, watermark.Membership{
-				Number: int32(w[0]), Lower: watermark.Seq(w[1]), Upper: watermark.Seq(w[2])})
+				Number: int32(w[0]), Lower: watermark.Seq(w[1]), Upper: watermark.Seq(w[2]),
+			})
 		}
 		for _, op := range ops {
 			m.Ops = append(m.Ops, watermark.AppliedOp(op))

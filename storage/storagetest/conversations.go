@@ -105,8 +105,10 @@ func manyConversations(t *testing.T, h History) {
 	var ids []watermark.ConversationID
 	var want []watermark.Conversation
 	for i := range n {
-		conv := watermark.Conversation{ID: watermark.GroupOf(fmt.Sprint("many-", i*7919%n)), Max: watermark.Seq(i + 1),
-			Inputs: map[watermark.Partition]int64{{TopicID: "t", Number: int32(i % 3)}: int64(i)}}
+		conv := watermark.Conversation{
+			ID: watermark.GroupOf(fmt.Sprint("many-", i*7919%n)), Max: watermark.Seq(i + 1),
+			Inputs: map[watermark.Partition]int64{{TopicID: "t", Number: int32(i % 3)}: int64(i)},
+		}
 		c.Conversations = append(c.Conversations, conv)
 		unknown := watermark.GroupOf(fmt.Sprint("none-", i))
 		ids = append(ids, conv.ID, unknown)

@@ -84,8 +84,10 @@ func twoWritersOfOneMember(t *testing.T, h History) {
 	race(func(writer int) {
 		for i := range n {
 			m := watermark.Member{User: "alice", Receipt: watermark.Seq(i*2 + writer), Own: []watermark.Seq{watermark.Seq(1000 + i*2 + writer)}}
-			c := together(membersOf(group, m), convsOf(watermark.Conversation{ID: group, Max: watermark.Seq(i*2 + writer),
-				Inputs: map[watermark.Partition]int64{{TopicID: "t", Number: int32(writer)}: int64(i)}}))
+			c := together(membersOf(group, m), convsOf(watermark.Conversation{
+				ID: group, Max: watermark.Seq(i*2 + writer),
+				Inputs: map[watermark.Partition]int64{{TopicID: "t", Number: int32(writer)}: int64(i)},
+			}))
 			if _, err := tryWrite(t, h, c); err != nil {
 				t.Errorf("write: %v", err)
 				return
@@ -93,8 +95,10 @@ func twoWritersOfOneMember(t *testing.T, h History) {
 		}
 	})
 	equal(t, "member", member(t, h, group, "alice"), watermark.Member{User: "alice", Receipt: 2*n - 1, Own: upTo(1000, 1000+2*n-1)})
-	equal(t, "conversation", conversation(t, h, group), watermark.Conversation{ID: group, Max: 2*n - 1,
-		Inputs: map[watermark.Partition]int64{{TopicID: "t", Number: 0}: n - 1, {TopicID: "t", Number: 1}: n - 1}})
+	equal(t, "conversation", conversation(t, h, group), watermark.Conversation{
+		ID: group, Max: 2*n - 1,
+		Inputs: map[watermark.Partition]int64{{TopicID: "t", Number: 0}: n - 1, {TopicID: "t", Number: 1}: n - 1},
+	})
 }
 
 func endedContext(t *testing.T, h History) {
@@ -125,8 +129,10 @@ func reopened(t *testing.T, h History) {
 	changes := []watermark.Change{
 		together(watermark.Change{Rows: texts(group, 1, 30)}, c),
 		revokesOf(group, watermark.Revoked{Seq: 7, By: "admin", Time: 3}),
-		convsOf(watermark.Conversation{ID: group, Min: 5, Max: 30, Policy: watermark.KeepOnSend, LastTime: 8,
-			Inputs: map[watermark.Partition]int64{{TopicID: "t", Number: 4}: 12}, Repair: watermark.Repaired{Number: 2, From: 3}}),
+		convsOf(watermark.Conversation{
+			ID: group, Min: 5, Max: 30, Policy: watermark.KeepOnSend, LastTime: 8,
+			Inputs: map[watermark.Partition]int64{{TopicID: "t", Number: 4}: 12}, Repair: watermark.Repaired{Number: 2, From: 3},
+		}),
 	}
 	for i, change := range changes {
 		equal(t, "written", write(t, h, change), write(t, model, change))

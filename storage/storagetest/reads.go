@@ -173,8 +173,10 @@ func membershipPaging(t *testing.T, h History) {
 	var c watermark.Change
 	var want []watermark.MemberRow
 	for i := range 250 {
-		m := watermark.Member{User: "alice", Version: 1, LastMembership: 1, Memberships: []watermark.Membership{{Number: 1, Lower: watermark.Seq(i)}},
-			Ops: []watermark.AppliedOp{{ID: "join", Edge: watermark.Seq(i)}}, Read: watermark.Seq(i), ChangedAt: int64(i * 3)}
+		m := watermark.Member{
+			User: "alice", Version: 1, LastMembership: 1, Memberships: []watermark.Membership{{Number: 1, Lower: watermark.Seq(i)}},
+			Ops: []watermark.AppliedOp{{ID: "join", Edge: watermark.Seq(i)}}, Read: watermark.Seq(i), ChangedAt: int64(i * 3),
+		}
 		if i%7 == 0 {
 			m.Own = []watermark.Seq{1000, 1001}
 		}
@@ -205,9 +207,11 @@ func sentIDs(t *testing.T, h History) {
 	}
 	at := func(m watermark.Message) watermark.Sent { return watermark.Sent{Seq: m.Seq, Hash: m.Hash} }
 	equal(t, "all", must(h.Sent(t.Context(), group, 0))(t), map[watermark.SentKey]watermark.Sent{
-		key("alice", "a"): at(again), key("bob", "a"): at(text(2, "bob", "a")), key("alice", "b"): at(text(3, "alice", "b"))})
+		key("alice", "a"): at(again), key("bob", "a"): at(text(2, "bob", "a")), key("alice", "b"): at(text(3, "alice", "b")),
+	})
 	equal(t, "above 2", must(h.Sent(t.Context(), group, 2))(t), map[watermark.SentKey]watermark.Sent{
-		key("alice", "a"): at(again), key("alice", "b"): at(text(3, "alice", "b"))})
+		key("alice", "a"): at(again), key("alice", "b"): at(text(3, "alice", "b")),
+	})
 	equal(t, "below zero", len(must(h.Sent(t.Context(), group, math.MinInt64))(t)), 3)
 	equal(t, "above all", len(must(h.Sent(t.Context(), group, 1<<62))(t)), 0)
 }
@@ -257,8 +261,10 @@ func statesMany(t *testing.T, h History) {
 		var c watermark.Change
 		for i := from; i < from+100; i++ {
 			conv := watermark.SingleOf(watermark.UserID(fmt.Sprintf("u%04d", i)), "x")
-			c.Conversations = append(c.Conversations, watermark.Conversation{ID: conv, Max: watermark.Seq(i%3 + 1), LastTime: int64(i),
-				Inputs: map[watermark.Partition]int64{{TopicID: "t"}: int64(i)}})
+			c.Conversations = append(c.Conversations, watermark.Conversation{
+				ID: conv, Max: watermark.Seq(i%3 + 1), LastTime: int64(i),
+				Inputs: map[watermark.Partition]int64{{TopicID: "t"}: int64(i)},
+			})
 			c.Rows = append(c.Rows, texts(conv, 1, i%3+1)...)
 			c.Members = append(c.Members, membersOf(conv, watermark.Member{User: "x", Read: 1}, watermark.Member{User: "alice", Own: []watermark.Seq{2}}).Members...)
 			wants = append(wants, watermark.Want{Conversation: conv, Sent: i%2 == 0})

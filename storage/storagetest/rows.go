@@ -53,20 +53,24 @@ func fatesInAnyMix(t *testing.T, h History) {
 	equal(t, "fates", w.Rows, []watermark.Fate{
 		watermark.Retired, watermark.Inserted, watermark.Conflict, watermark.Replay,
 		watermark.Replay, watermark.Conflict, watermark.Inserted,
-		watermark.Conflict, watermark.Inserted})
+		watermark.Conflict, watermark.Inserted,
+	})
 	equal(t, "rows", stored(t, h, group), []watermark.Message{
-		text(4, "alice", "a4"), text(5, "alice", "a5"), text(6, "alice", "a6"), text(7, "alice", "a7")})
+		text(4, "alice", "a4"), text(5, "alice", "a5"), text(6, "alice", "a6"), text(7, "alice", "a7"),
+	})
 	w = write(t, h, c)
 	equal(t, "fates again", w.Rows, []watermark.Fate{
 		watermark.Retired, watermark.Replay, watermark.Conflict, watermark.Replay,
 		watermark.Replay, watermark.Conflict, watermark.Replay,
-		watermark.Conflict, watermark.Replay})
+		watermark.Conflict, watermark.Replay,
+	})
 }
 
 func fatesInsideOneChange(t *testing.T, h History) {
 	w := write(t, h, rowsOf(group, text(1, "alice", "a"), text(2, "alice", "b"), text(1, "alice", "a"), text(1, "bob", "a"), text(2, "alice", "b")))
 	equal(t, "fates", w.Rows, []watermark.Fate{
-		watermark.Inserted, watermark.Inserted, watermark.Replay, watermark.Conflict, watermark.Replay})
+		watermark.Inserted, watermark.Inserted, watermark.Replay, watermark.Conflict, watermark.Replay,
+	})
 	equal(t, "rows", stored(t, h, group), []watermark.Message{text(1, "alice", "a"), text(2, "alice", "b")})
 }
 
@@ -177,15 +181,21 @@ func randomChanges(t *testing.T, h History) {
 			var c watermark.Change
 			for range rapid.IntRange(0, 6).Draw(rt, "rows") {
 				s := seq.Draw(rt, "seq")
-				c.Rows = append(c.Rows, watermark.Row{Conversation: conv,
-					Message: text(watermark.Seq(s), "alice", fmt.Sprint(id.Draw(rt, "id"), s%8))})
+				c.Rows = append(c.Rows, watermark.Row{
+					Conversation: conv,
+					Message:      text(watermark.Seq(s), "alice", fmt.Sprint(id.Draw(rt, "id"), s%8)),
+				})
 			}
 			for range rapid.IntRange(0, 2).Draw(rt, "revokes") {
-				c.Revokes = append(c.Revokes, watermark.RevokedRow{Conversation: conv,
-					Revoked: watermark.Revoked{Seq: watermark.Seq(seq.Draw(rt, "revoked")), By: "bob", Time: seq.Draw(rt, "time")}})
+				c.Revokes = append(c.Revokes, watermark.RevokedRow{
+					Conversation: conv,
+					Revoked:      watermark.Revoked{Seq: watermark.Seq(seq.Draw(rt, "revoked")), By: "bob", Time: seq.Draw(rt, "time")},
+				})
 			}
-			c.Conversations = []watermark.Conversation{{ID: conv, Max: 12 + far.Draw(rt, "far"),
-				Min: watermark.Seq(rapid.SampledFrom([]int64{0, 0, 1, 4, 8}).Draw(rt, "min"))}}
+			c.Conversations = []watermark.Conversation{{
+				ID: conv, Max: 12 + far.Draw(rt, "far"),
+				Min: watermark.Seq(rapid.SampledFrom([]int64{0, 0, 1, 4, 8}).Draw(rt, "min")),
+			}}
 			got, want := must(h.Write(t.Context(), c))(rt), must(model.Write(t.Context(), c))(rt)
 			equal(rt, "written", got, want)
 			if rapid.Bool().Draw(rt, "delete") {

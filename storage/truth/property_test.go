@@ -59,8 +59,10 @@ func draw(rt *rapid.T, w *world) {
 			e := watermark.MessagesSequenced{Policy: watermark.UnreadPolicy(rapid.IntRange(0, 1).Draw(rt, "policy"))}
 			for range rapid.IntRange(1, 3).Draw(rt, "run") {
 				l.max++
-				msg := watermark.Message{Seq: l.max, Sender: u, ClientID: fmt.Sprint(id, "-", l.max%2), Body: []byte(id),
-					BodyType: watermark.BodyText, RecordTime: rapid.Int64Range(1, 50).Draw(rt, "time")}
+				msg := watermark.Message{
+					Seq: l.max, Sender: u, ClientID: fmt.Sprint(id, "-", l.max%2), Body: []byte(id),
+					BodyType: watermark.BodyText, RecordTime: rapid.Int64Range(1, 50).Draw(rt, "time"),
+				}
 				msg.Hash = msg.SumHash()
 				e.Messages = append(e.Messages, msg)
 			}
@@ -105,7 +107,8 @@ func meddle(rt *rapid.T, t testing.TB, w *world) {
 			w.project(t, n, rapid.IntRange(1, 8).Draw(rt, "projected"), "never")
 		case 3:
 			w.project(t, n, rapid.IntRange(1, 8).Draw(rt, "projected"), rapid.SampledFrom([]storagetest.Step{
-				"", storagetest.StepRows, storagetest.StepRevokes, storagetest.StepMembers, storagetest.StepConversations}).Draw(rt, "dies after"))
+				"", storagetest.StepRows, storagetest.StepRevokes, storagetest.StepMembers, storagetest.StepConversations,
+			}).Draw(rt, "dies after"))
 		case 4:
 			w.retain(t, rapid.SampledFrom(convs).Draw(rt, "retained"), 2)
 		}

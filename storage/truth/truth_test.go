@@ -17,8 +17,10 @@ import (
 const group = watermark.ConversationID("group:g1")
 
 func message(seq watermark.Seq, sender watermark.UserID, clientID string) watermark.Message {
-	m := watermark.Message{Seq: seq, Sender: sender, ClientID: clientID, BodyType: watermark.BodyText,
-		Body: []byte(clientID), RecordTime: int64(seq)}
+	m := watermark.Message{
+		Seq: seq, Sender: sender, ClientID: clientID, BodyType: watermark.BodyText,
+		Body: []byte(clientID), RecordTime: int64(seq),
+	}
 	m.Hash = m.SumHash()
 	return m
 }
@@ -85,8 +87,10 @@ func TestRevokeInTheTail(t *testing.T) {
 	w.script(group, first)
 	w.script(group, second, watermark.Revoked{Seq: 3, By: "bob", Time: 7})
 	w.appendAll()
-	want := []watermark.Message{message(1, "ann", "a"), message(2, "ann", "b").Tombstone(first),
-		message(3, "ann", "c").Tombstone(watermark.Revoked{Seq: 3, By: "bob", Time: 7})}
+	want := []watermark.Message{
+		message(1, "ann", "a"), message(2, "ann", "b").Tombstone(first),
+		message(3, "ann", "c").Tombstone(watermark.Revoked{Seq: 3, By: "bob", Time: 7}),
+	}
 	for projected := range 4 {
 		if projected > 0 {
 			w.project(t, partitionOf(group), 1, "never")

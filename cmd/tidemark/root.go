@@ -109,7 +109,7 @@ Start with 'tidemark dev': everything in one process, nothing to install.`,
 		&cobra.Group{ID: groupMembers, Title: "Windows:"},
 		&cobra.Group{ID: groupOperate, Title: "Operate:"},
 	)
-	root.AddCommand(newRunCmd(a), newDevCmd(a))
+	root.AddCommand(newRunCmd(a), newDevCmd(a), newDemoCmd(a), newAuditCmd(a))
 	completeFlags(root)
 	markRuns(root)
 	return root

@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
@@ -151,9 +152,7 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	c.numbers = make(map[string]Numbers, len(numbers))
-	for k, v := range numbers {
-		c.numbers[k] = v
-	}
+	maps.Copy(c.numbers, numbers)
 	c.mu.Unlock()
 	if c.cfg.Live == nil {
 		return c.settled(ctx, c.syncAll(ctx))

@@ -1,0 +1,30 @@
+# What people type. The gate itself is .ci/run.
+.PHONY: test race gate generate demo dev vuln bench build
+
+build:
+	go build -trimpath -o bin/tidemark ./cmd/tidemark
+
+test:
+	go test ./...
+
+race:
+	go test -race -shuffle=on ./...
+
+gate:
+	.ci/run
+
+generate:
+	go tool -modfile=tools/go.mod buf generate
+
+demo:
+	go run ./cmd/tidemark demo
+
+dev:
+	go run ./cmd/tidemark dev --data data
+
+bench:
+	go test -run '^$$' -bench . -benchmem ./...
+
+# Needs the public vulnerability database, which a closed network lacks.
+vuln:
+	go tool govulncheck ./...

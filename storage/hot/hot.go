@@ -81,16 +81,16 @@ type Hot struct {
 func New(cfg Config) (*Hot, error) {
 	var errs []error
 	if cfg.Redis == nil {
-		errs = append(errs, errors.New("Redis is missing"))
+		errs = append(errs, errors.New("config: Redis is missing"))
 	}
 	if cfg.Decode == nil {
-		errs = append(errs, errors.New("Decode is missing"))
+		errs = append(errs, errors.New("config: Decode is missing"))
 	}
 	if cfg.AnswerTTL < 0 {
-		errs = append(errs, fmt.Errorf("AnswerTTL %s is negative", cfg.AnswerTTL))
+		errs = append(errs, fmt.Errorf("config: AnswerTTL %s is negative", cfg.AnswerTTL))
 	}
 	if cfg.PushedTTL < 0 {
-		errs = append(errs, fmt.Errorf("PushedTTL %s is negative", cfg.PushedTTL))
+		errs = append(errs, fmt.Errorf("config: PushedTTL %s is negative", cfg.PushedTTL))
 	}
 	errs = append(errs, cfg.Space.Validate())
 	if err := errors.Join(errs...); err != nil {

@@ -38,7 +38,11 @@ func marshalLine(v any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// protojson varies its white space on purpose.
+	return compact(b)
+}
+
+// compact takes out the white space, which protojson varies on purpose.
+func compact(b []byte) ([]byte, error) {
 	var line bytes.Buffer
 	if err := json.Compact(&line, b); err != nil {
 		return nil, err

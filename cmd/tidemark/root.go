@@ -92,7 +92,7 @@ Start with 'tidemark dev': everything in one process, nothing to install.`,
   tidemark pull --user alice --conversation group:g1`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          nil,
+		Version:       thisBuild().String(),
 	}
 	root.SetIn(a.in)
 	root.SetOut(a.out)
@@ -109,7 +109,14 @@ Start with 'tidemark dev': everything in one process, nothing to install.`,
 		&cobra.Group{ID: groupMembers, Title: "Windows:"},
 		&cobra.Group{ID: groupOperate, Title: "Operate:"},
 	)
-	root.AddCommand(newRunCmd(a), newDevCmd(a), newDemoCmd(a), newAuditCmd(a))
+	root.AddCommand(
+		newDemoCmd(a), newDevCmd(a), newRunCmd(a),
+		newSendCmd(a), newPullCmd(a), newWatchCmd(a), newWatermarksCmd(a), newReadCmd(a),
+		newJoinCmd(a), newLeaveCmd(a), newKickCmd(a), newClearCmd(a), newRaiseMinCmd(a), newRevokeCmd(a),
+		newTopicsCmd(a), newLagCmd(a), newAuditCmd(a), newConfigCmd(a), newVersionCmd(a),
+	)
+	root.SetHelpCommandGroupID(groupOperate)
+	root.SetCompletionCommandGroupID(groupOperate)
 	completeFlags(root)
 	markRuns(root)
 	return root

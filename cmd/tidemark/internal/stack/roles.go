@@ -19,7 +19,7 @@ import (
 )
 
 // group gives the consumer group of a worker.
-func (s *Stack) group(r Role) string { return s.cfg.Kafka.TopicPrefix + "tidemark-" + string(r) }
+func (s *Stack) group(r Role) string { return groupName(s.cfg.Kafka.TopicPrefix, r) }
 
 func (s *Stack) part(r Role) (*part, error) {
 	switch r {

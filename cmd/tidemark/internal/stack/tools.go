@@ -1,0 +1,29 @@
+package stack
+
+import (
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tidemark-im/tidemark/internal/config"
+	"github.com/tidemark-im/tidemark/pipeline"
+)
+
+// Kafka gives the way to Kafka that a configuration describes, for tools that
+// need nothing else of a stack.
+func Kafka(cfg config.Config, logger *slog.Logger) (pipeline.Config, error) {
+	return kafkaConfig(Config{Config: cfg, Logger: logger, Registry: prometheus.NewRegistry()})
+}
+
+// Groups lists the workers' consumer groups with the topics that they read, in
+// the order in which a message goes through them.
+func Groups(k pipeline.Config) []pipeline.GroupTopic {
+	topics := k.Topics()
+	return []pipeline.GroupTopic{
+		{Group: groupName(k.TopicPrefix, ToRedis), Topic: topics.ToRedis},
+		{Group: groupName(k.TopicPrefix, ToMongo), Topic: topics.Sequenced},
+		{Group: groupName(k.TopicPrefix, ToPush), Topic: topics.Sequenced},
+	}
+}
+
+func groupName(prefix string, r Role) string { return prefix + "tidemark-" + string(r) }

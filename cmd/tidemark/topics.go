@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
+	"github.com/tidemark-im/tidemark/pipeline"
+)
+
+type topicLine struct {
+	Name        string `json:"name"`
+	ID          string `json:"id"`
+	Missing     bool   `json:"missing"`
+	Partitions  int32  `json:"partitions"`
+	Replication int    `json:"replication"`
+}
+
+func newTopicsCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "topics",
+		Short:   "Make, check and describe the Kafka topics",
+		Long:    "Topics works on Tidemark's topics in the Kafka of the configuration (kafka.brokers and the rest of kafka.*).",
+		Example: "  tidemark topics create --set kafka.partitions=24 --set kafka.replication=3",
+		GroupID: groupOperate,
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return usagef("topics needs one of create, check, describe")
+		},
+	}
+	create := &cobra.Command{
+		Use:   "create",
+		Short: "Make the topics that are missing, and check all",
+		Long: `Create makes the topics that are missing, with kafka.partitions, kafka.replication
+and kafka.retention, and checks those that are there. The number of partitions is
+fixed from then on.`,
+		Example: `  tidemark topics create --set kafka.brokers=k1:9092 --set kafka.partitions=24 --set kafka.replication=3`,
+	}
+	a.ensures(create, true)
+	check := &cobra.Command{
+		Use:     "check",
+		Short:   "Check that all topics are there and fit",
+		Long:    "Check says in one line what has to be mended, and fails, when a topic is missing or its settings would lose messages.",
+		Example: "  tidemark topics check --config tidemark.yaml",
+	}
+	a.ensures(check, false)
+	describe := &cobra.Command{
+		Use:     "describe",
+		Short:   "Show the topics as they are",
+		Example: "  tidemark topics describe -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, kafka, err := a.kafka()
+			if err != nil {
+				return err
+			}
+			infos, err := pipeline.Describe(kafka)
+			if err != nil {
+				return err
+			}
+			a.printTopics(infos)
+			return nil
+		},
+	}
+	cmd.AddCommand(create, check, describe)
+	return cmd
+}
+
+// ensures makes cmd one that checks the topics, and makes them when create.
+func (a *app) ensures(cmd *cobra.Command, create bool) {
+	var timeout time.Duration
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for Kafka")
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, kafka, err := a.kafka()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+		defer cancel()
+		infos, err := pipeline.EnsureTopics(ctx, pipeline.TopicsConfig{
+			Config: kafka, Create: create, Partitions: cfg.Kafka.Partitions,
+			Replication: cfg.Kafka.Replication, Retention: cfg.Kafka.Retention,
+		})
+		if err != nil {
+			return err
+		}
+		a.printTopics(infos)
+		return nil
+	}
+}
+
+func (a *app) printTopics(infos pipeline.TopicInfos) {
+	var rows [][]string
+	for _, t := range []pipeline.TopicInfo{infos.ToRedis, infos.Sequenced, infos.DeadLetter} {
+		a.emit(topicLine{t.Name, t.ID, t.Missing(), t.Partitions, t.Replication}, func() {
+			if t.Missing() {
+				rows = append(rows, []string{t.Name, "missing", "-", "-"})
+				return
+			}
+			rows = append(rows, []string{t.Name, t.ID, strconv.Itoa(int(t.Partitions)), strconv.Itoa(t.Replication)})
+		})
+	}
+	if rows != nil {
+		a.table([]string{"TOPIC", "ID", "PARTITIONS", "REPLICAS"}, rows)
+	}
+}
+
+type lagLine struct {
+	Group      string  `json:"group"`
+	Topic      string  `json:"topic"`
+	Partition  int32   `json:"partition"`
+	Committed  int64   `json:"committed"`
+	Start      int64   `json:"start"`
+	End        int64   `json:"end"`
+	Records    int64   `json:"records"`
+	Lost       int64   `json:"lost"`
+	AgeSeconds float64 `json:"ageSeconds"`
+}
+
+func newLagCmd(a *app) *cobra.Command {
+	var untilZero bool
+	var every, timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "lag",
+		Short: "Show how far the workers are behind",
+		Long: `Lag shows for every worker and partition what it has committed, where the topic
+ends, and how long the oldest record that it has not handled has waited. It fails
+when the log gave up records that a worker had not read.
+
+With --until-zero it waits until nothing is left, and fails when --timeout passes
+before.`,
+		Example: `  tidemark lag
+  tidemark lag --until-zero --timeout 5m
+  tidemark lag -o json | jq -s 'map(.records) | add'`,
+		GroupID: groupOperate,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if every <= 0 || timeout <= 0 {
+				return usagef("--every and --timeout must be above 0")
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			return a.lag(ctx, untilZero, every)
+		},
+	}
+	cmd.Flags().BoolVar(&untilZero, "until-zero", false, "wait until no worker is behind")
+	cmd.Flags().DurationVar(&every, "every", 200*time.Millisecond, "how often --until-zero looks")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long all of it may take")
+	return cmd
+}
+
+func (a *app) lag(ctx context.Context, untilZero bool, every time.Duration) (err error) {
+	_, kafka, err := a.kafka()
+	if err != nil {
+		return err
+	}
+	offsets, err := pipeline.NewOffsets(pipeline.OffsetsConfig{Config: kafka})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, offsets.Close()) }()
+	lines, err := offsets.Lag(ctx, stack.Groups(kafka)...)
+	if err != nil {
+		return err
+	}
+	if untilZero {
+		if lines, err = untilCaughtUp(ctx, offsets, kafka, every); err != nil {
+			return err
+		}
+	}
+	return a.printLag(lines, time.Now())
+}
+
+// untilCaughtUp looks until nothing is left twice in a row: what the first
+// worker wrote just before it was found at its end, only the second look at
+// the others sees.
+func untilCaughtUp(ctx context.Context, offsets *pipeline.Offsets, kafka pipeline.Config, every time.Duration) ([]pipeline.PartitionLag, error) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for calm := 0; ; {
+		lines, err := offsets.Lag(ctx, stack.Groups(kafka)...)
+		if err != nil {
+			return nil, err
+		}
+		var left int64
+		for _, l := range lines {
+			left += l.Records
+		}
+		if calm++; left > 0 {
+			calm = 0
+		}
+		if calm == 2 {
+			return lines, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the workers are still %d records behind: %w", left, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+func (a *app) printLag(lines []pipeline.PartitionLag, now time.Time) error {
+	var rows [][]string
+	var lost int64
+	n := func(v int64) string { return strconv.FormatInt(v, 10) }
+	for _, l := range lines {
+		lost += l.Lost
+		age := l.Age(now)
+		a.emit(lagLine{l.Group, l.Topic, l.Partition, l.Committed, l.Start, l.End, l.Records, l.Lost, age.Seconds()}, func() {
+			committed, waited := "-", "-"
+			if l.Committed >= 0 {
+				committed = n(l.Committed)
+			}
+			if !l.Oldest.IsZero() {
+				waited = age.Round(time.Millisecond).String()
+			}
+			rows = append(rows, []string{l.Group, l.Topic, n(int64(l.Partition)), committed, n(l.End), n(l.Records), waited})
+		})
+	}
+	if rows != nil {
+		a.table([]string{"GROUP", "TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "AGE"}, rows)
+	}
+	if lost > 0 {
+		return fmt.Errorf("the log gave up %d records that a worker had not read", lost)
+	}
+	return nil
+}

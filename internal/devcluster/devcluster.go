@@ -50,7 +50,7 @@ func Start(cfg Config) (*Cluster, error) {
 		kfake.ClusterID("tidemark-dev"),
 		kfake.GroupMinSessionTimeout(time.Second),
 		kfake.BrokerConfigs(map[string]string{
-			"message.max.bytes":                "2097152",
+			"message.max.bytes":                "4194304",
 			"group.initial.rebalance.delay.ms": "0",
 		}),
 	}

@@ -108,11 +108,18 @@ func kafkaConfig(cfg Config) (pipeline.Config, error) {
 	}
 	k := pipeline.Config{
 		Brokers: cfg.Kafka.Brokers, ClientID: cfg.Kafka.ClientID, Version: cfg.Kafka.Version,
-		TopicPrefix: cfg.Kafka.TopicPrefix, TLS: t,
+		TopicPrefix: cfg.Kafka.TopicPrefix, TLS: t, MaxRecordBytes: maxRecord(cfg.Limits.MaxBody),
 		SASL:   pipeline.SASL{Mechanism: cfg.Kafka.SASL.Mechanism, User: cfg.Kafka.SASL.User, Password: cfg.Kafka.SASL.Password},
 		Logger: cfg.Logger, Registerer: cfg.Registry,
 	}
 	return k, k.Validate()
+}
+
+// maxRecord is the largest Kafka record that messages with bodies of maxBody
+// bytes need: in a producer's JSON a body is longer than it is (base64, escapes),
+// and attributes and mentions come on top.
+func maxRecord(maxBody int) int {
+	return max(pipeline.DefaultMaxRecordBytes, 2*maxBody+256<<10)
 }
 
 func redisOptions(r config.Redis) (*redis.UniversalOptions, error) {

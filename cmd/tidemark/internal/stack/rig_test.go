@@ -61,7 +61,10 @@ func newRig(t testing.TB, change func(*config.Config)) *rig {
 		change(&emb.Config)
 	}
 	r := &rig{t: t, emb: emb, roles: map[stack.Role]*running{}}
-	kafka := pipeline.Config{Brokers: emb.Config.Kafka.Brokers}
+	kafka, err := stack.Kafka(emb.Config, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := pipeline.EnsureTopics(t.Context(), pipeline.TopicsConfig{Config: kafka, Create: true, Partitions: emb.Config.Kafka.Partitions}); err != nil {
 		t.Fatal(err)
 	}

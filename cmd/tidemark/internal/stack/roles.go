@@ -37,7 +37,9 @@ func (s *Stack) part(r Role) (*part, error) {
 	return nil, fmt.Errorf("unknown role %q", r)
 }
 
-func (s *Stack) codec() wire.Codec { return wire.Codec{Limits: s.limits(), MaxRecord: s.kafka.MaxRecordBytes} }
+func (s *Stack) codec() wire.Codec {
+	return wire.Codec{Limits: s.limits(), MaxRecord: s.kafka.MaxRecordBytes}
+}
 
 func (s *Stack) limits() convert.Limits { return convert.Limits{MaxBody: s.cfg.Limits.MaxBody} }
 

@@ -122,6 +122,10 @@ func maxRecord(maxBody int) int {
 	return max(pipeline.DefaultMaxRecordBytes, 2*maxBody+256<<10)
 }
 
+// redisOptions gives the driver's settings. Whoever calls Redis retries by
+// itself, with growing pauses, or tells its own caller to: the driver's four
+// times five attempts would only hide an outage for seconds. One more attempt
+// is left to it, for a pooled connection that broke while nobody looked.
 func redisOptions(r config.Redis) (*redis.UniversalOptions, error) {
 	t, err := tlsConfig(r.TLS)
 	if err != nil {
@@ -129,6 +133,7 @@ func redisOptions(r config.Redis) (*redis.UniversalOptions, error) {
 	}
 	return &redis.UniversalOptions{
 		Addrs: r.Addresses, MasterName: r.Master, Username: r.Username, Password: r.Password, DB: r.DB, TLSConfig: t,
+		MaxRetries: 1, DialerRetries: 1,
 	}, nil
 }
 

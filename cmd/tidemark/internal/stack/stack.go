@@ -22,6 +22,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/tidemark-im/tidemark/gateway"
 	"github.com/tidemark-im/tidemark/internal/config"
@@ -153,6 +154,10 @@ func (s *Stack) openRedis(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	// The driver has one logger for all of the process, and writes to standard
+	// error what it returns as an error as well: several lines a second while
+	// Redis is away.
+	logging.Disable()
 	s.redis = redis.NewUniversalClient(opts)
 	s.onClose(s.redis.Close)
 	space := keyspace.Space{Prefix: s.cfg.Redis.Prefix, Expiry: s.cfg.Redis.Expiry, Incarnation: s.cfg.Redis.Incarnation}

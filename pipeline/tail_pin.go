@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -119,9 +120,7 @@ func (p *Pin) States(ctx context.Context, ids []watermark.ConversationID) (map[w
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		for id, s := range states {
-			out[id] = s
-		}
+		maps.Copy(out, states)
 	})
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -626,9 +627,7 @@ func TestTailCompletesHistory(t *testing.T) {
 					rt.Fatal(err)
 				}
 				h := make(map[int32]int64)
-				for k, v := range committed {
-					h[k] = v
-				}
+				maps.Copy(h, committed)
 				pins = append(pins, held{p, h})
 			},
 			"release": func(rt *rapid.T) {

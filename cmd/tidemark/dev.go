@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/internal/telemetry"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
 )
 
 // devFlags are the flags of dev. Empty addresses: what is configured.
@@ -85,7 +87,7 @@ func (a *app) dev(ctx context.Context, f devFlags) (err error) {
 		return err
 	}
 	err = svc.runReady(ctx, func() error {
-		a.printDev(svc, emb.Cluster.Brokers()[0], f.data)
+		a.printDev(svc, emb.Config.Kafka, f.data)
 		return nil
 	})
 	return errors.Join(err, svc.close())
@@ -153,8 +155,9 @@ func lockDir(dir string) (unlock func(), err error) {
 }
 
 // printDev says where everything is, and how to try it.
-func (a *app) printDev(svc *service, broker, data string) {
-	addrs := append([]address{{"kafka", broker}}, svc.addresses()...)
+func (a *app) printDev(svc *service, kafka config.Kafka, data string) {
+	broker := kafka.Brokers[0]
+	addrs := slices.Insert(svc.addresses(), 1, address{"kafka", broker})
 	if a.output == "json" {
 		for _, x := range addrs {
 			a.emit(x, nil)
@@ -173,9 +176,9 @@ func (a *app) printDev(svc *service, broker, data string) {
 	pull := `{"user":"alice","ranges":[{"conversation":"group:g1","begin":1,"end":100}]}`
 	try := map[string][]string{
 		"kafka": {`echo '{"conversation":"group:g1","sender":"alice","text":"hello"}' | kcat -P -b ` + broker +
-			` -t toRedis -X topic.partitioner=murmur2_random -k group:g1`},
+			` -t ` + kafka.TopicPrefix + wire.TopicToRedis + ` -X topic.partitioner=murmur2_random -k group:g1`},
 		"sync": {
-			"tidemark join --conversation group:g1 --user alice" + server,
+			"tidemark join --conversation group:g1 --user alice --history all" + server,
 			"curl -s " + sync + "/tidemark.v1.SyncService/Pull -H 'content-type: application/json' -d '" + pull + "'",
 			"grpcurl -plaintext -d '" + pull + "' " + strings.TrimPrefix(sync, "http://") + " tidemark.v1.SyncService/Pull",
 		},

@@ -13,18 +13,21 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
 )
 
 func main() {
 	ctx, stop := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
-		signals := make(chan os.Signal, 2)
-		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 		<-signals
 		stop()
 		<-signals
 		os.Exit(exitInterrupted)
 	}()
+	stack.Quiet()
 	a := &app{in: os.Stdin, out: os.Stdout, errOut: os.Stderr, environ: os.Environ}
 	os.Exit(a.execute(ctx, os.Args[1:]))
 }

@@ -50,7 +50,10 @@ func commandText(res *tidemarkv1.CommandResponse, did string) string {
 		did += fmt.Sprintf(", membership %d", res.GetMembership())
 		did += ", can see " + rangesText(res.GetVisible())
 	}
-	return fmt.Sprintf("%s, seqs are %d to %d", did, res.GetMinSeq(), res.GetMaxSeq())
+	if res.GetMinSeq() > res.GetMaxSeq() {
+		return did + "; there are no messages"
+	}
+	return fmt.Sprintf("%s; its seqs are %d to %d", did, res.GetMinSeq(), res.GetMaxSeq())
 }
 
 // rangesText gives ranges for people; one without an end grows.

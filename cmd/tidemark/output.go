@@ -96,3 +96,11 @@ func clock(ms int64) string {
 	}
 	return time.UnixMilli(ms).Local().Format(time.RFC3339)
 }
+
+// count gives a number of things.
+func count(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
+}

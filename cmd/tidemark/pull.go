@@ -119,7 +119,7 @@ func (a *app) printPage(p *tidemarkv1.PullPage, all bool) {
 		}
 		a.table([]string{"SEQ", "TIME", "SENDER", "KIND", "CONTENT"}, rows)
 	}
-	fmt.Fprintf(a.out, "%s: %d messages", p.GetConversation(), len(p.GetMessages()))
+	fmt.Fprintf(a.out, "%s: %s", p.GetConversation(), count(len(p.GetMessages()), "message"))
 	if p.GetMinSeq() > p.GetMaxSeq() {
 		fmt.Fprint(a.out, ", nothing can be seen")
 	} else {

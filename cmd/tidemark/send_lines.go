@@ -8,8 +8,11 @@ import (
 	"hash/maphash"
 	"io"
 	"os"
+	"regexp"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"connectrpc.com/connect"
 	"github.com/cenkalti/backoff/v5"
@@ -61,6 +64,8 @@ func (a *app) sendLines(ctx context.Context, f sendFlags, send sendFunc) error {
 	}
 	b := &bulk{a: a, send: send, timeout: f.timeout, wait: f.wait, bar: newProgress(a.errOut, in)}
 	err = errors.Join(b.run(ctx, in, f.concurrency), in.Close())
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.bar.finish()
 	if a.output != "json" {
 		fmt.Fprintf(a.out, "sent %d, failed %d\n", b.sent, b.failed)
@@ -84,25 +89,58 @@ func (b *bulk) run(ctx context.Context, in io.Reader, workers int) error {
 			}
 		})
 	}
-	line, err := b.read(ctx, in, queues)
+	err := b.share(ctx, in, queues)
 	for _, q := range queues {
 		close(q)
 	}
 	running.Wait()
-	if cause := context.Cause(ctx); cause != nil && (err == nil || errors.Is(err, ctx.Err())) {
-		err = fmt.Errorf("stopped at line %d, lines from there on may not have been sent: %w", line, cause)
+	if err == nil {
+		err = context.Cause(ctx)
 	}
 	return err
 }
 
-// read hands out the lines and gives the number of the one it stopped at.
-func (b *bulk) read(ctx context.Context, in io.Reader, queues []chan numbered) (line int, err error) {
-	seed := maphash.MakeSeed()
+// share reads the lines and gives each to the worker of its conversation.
+func (b *bulk) share(ctx context.Context, in io.Reader, queues []chan numbered) error {
+	lines, failed := make(chan numbered), make(chan error, 1)
+	// It may be in a Read of a terminal that nothing breaks off, so it is not
+	// waited for when ctx ends.
+	go func() {
+		defer close(lines)
+		failed <- b.read(ctx, in, lines)
+	}()
+	seed, last := maphash.MakeSeed(), 0
+	stopped := func() error {
+		return fmt.Errorf("stopped after line %d, what follows was not sent: %w", last, context.Cause(ctx))
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return stopped()
+		case n, ok := <-lines:
+			if !ok {
+				return <-failed
+			}
+			select {
+			case <-ctx.Done():
+				return stopped()
+			case queues[maphash.String(seed, n.m.GetConversation())%uint64(len(queues))] <- n:
+				last = n.line
+			}
+		}
+	}
+}
+
+// read parses the lines and reports those that are no messages.
+func (b *bulk) read(ctx context.Context, in io.Reader, lines chan<- numbered) error {
 	r := bufio.NewReaderSize(in, 256<<10)
-	for line = 1; ; line++ {
+	for line := 1; ; line++ {
 		text, long, err := readLine(r)
 		if err != nil && !errors.Is(err, io.EOF) {
-			return line, fmt.Errorf("--input: line %d: %w", line, err)
+			return fmt.Errorf("--input: line %d: %w", line, err)
+		}
+		if ctx.Err() != nil {
+			return nil
 		}
 		end := err != nil
 		b.step(len(text))
@@ -112,20 +150,29 @@ func (b *bulk) read(ctx context.Context, in io.Reader, queues []chan numbered) (
 		case len(text) == 0:
 		default:
 			if err := protojson.Unmarshal(text, m); err != nil {
-				b.fail(line, err)
+				b.fail(line, notMessage(err))
 				break
 			}
 			m.ClientMessageId = newID(m.GetClientMessageId())
 			select {
 			case <-ctx.Done():
-				return line, ctx.Err()
-			case queues[maphash.String(seed, m.GetConversation())%uint64(len(queues))] <- numbered{line, m}:
+				return nil
+			case lines <- numbered{line, m}:
 			}
 		}
 		if end {
-			return line, nil
+			return nil
 		}
 	}
+}
+
+// place is how the JSON decoder names a place in its input, which is one line.
+var place = regexp.MustCompile(`\(line 1:(\d+)\)`)
+
+func notMessage(err error) error {
+	_, text, _ := strings.Cut(err.Error(), "proto:")
+	text = strings.TrimLeftFunc(text, unicode.IsSpace)
+	return fmt.Errorf("is not a message: %s", place.ReplaceAllString(text, "(column $1)"))
 }
 
 // readLine reads a line without its end and surrounding blanks. Of one that is

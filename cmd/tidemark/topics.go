@@ -165,14 +165,14 @@ func (a *app) lag(ctx context.Context, untilZero bool, every time.Duration) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, offsets.Close()) }()
-	lines, err := offsets.Lag(ctx, stack.Groups(kafka)...)
+	var lines []pipeline.PartitionLag
+	if untilZero {
+		lines, err = untilCaughtUp(ctx, offsets, kafka, every)
+	} else {
+		lines, err = offsets.Lag(ctx, stack.Groups(kafka)...)
+	}
 	if err != nil {
 		return err
-	}
-	if untilZero {
-		if lines, err = untilCaughtUp(ctx, offsets, kafka, every); err != nil {
-			return err
-		}
 	}
 	return a.printLag(lines, time.Now())
 }

@@ -1,9 +1,11 @@
 package stack
 
 import (
+	"context"
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/pipeline"
@@ -27,3 +29,12 @@ func Groups(k pipeline.Config) []pipeline.GroupTopic {
 }
 
 func groupName(prefix string, r Role) string { return prefix + "tidemark-" + string(r) }
+
+// Quiet keeps the Redis driver from writing to standard error by itself: what
+// went wrong comes back as an error, and whoever gets that reports it. It is
+// for the whole process and not safe while a stack is open.
+func Quiet() { redis.SetLogger(nothing{}) }
+
+type nothing struct{}
+
+func (nothing) Printf(context.Context, string, ...any) {}

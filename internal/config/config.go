@@ -63,7 +63,7 @@ type TLS struct {
 
 // SASL says who this process is to Kafka.
 type SASL struct {
-	Mechanism string `koanf:"mechanism" doc:"PLAIN, or empty for none."`
+	Mechanism string `koanf:"mechanism" doc:"PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; empty for none."`
 	User      string `koanf:"user" doc:"User name."`
 	Password  string `koanf:"password" secret:"true" doc:"Password."`
 }
@@ -192,7 +192,7 @@ func (c *Config) Validate() error {
 	if c.Kafka.Retention < time.Hour {
 		bad("kafka.retention", "must be at least 1h, is %s", c.Kafka.Retention)
 	}
-	oneOf("kafka.sasl.mechanism", c.Kafka.SASL.Mechanism, "", "PLAIN")
+	oneOf("kafka.sasl.mechanism", c.Kafka.SASL.Mechanism, "", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 	if (c.Kafka.SASL.Mechanism == "") != (c.Kafka.SASL.User == "") {
 		bad("kafka.sasl", "mechanism and user go together")
 	}

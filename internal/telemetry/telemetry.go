@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"sync"
@@ -71,9 +72,7 @@ func (h *Health) Add(name string, c Check) {
 func (h *Health) Report() (report map[string]string, ready bool) {
 	h.mu.Lock()
 	checks := make(map[string]Check, len(h.checks))
-	for name, c := range h.checks {
-		checks[name] = c
-	}
+	maps.Copy(checks, h.checks)
 	h.mu.Unlock()
 	report, ready = make(map[string]string, len(checks)), true
 	for name, c := range checks {

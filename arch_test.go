@@ -28,6 +28,7 @@ var arrows = map[string][]string{
 	"seqalloc":            {"seqalloc/keyspace", "watermark", "internal/fault"},
 	"storage/hot":         {"seqalloc/keyspace", "watermark", "internal/fault"},
 	"storage/embedded":    {"watermark", "internal/fault"},
+	"storage/history":     {"watermark", "internal/fault"},
 	"storage/truth":       {"watermark", "internal/fault"},
 	"storage/storagetest": {"watermark", "internal/fault"},
 	"syncapi":             {"api/...", "watermark", "internal/fault"},

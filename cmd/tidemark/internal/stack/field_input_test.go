@@ -57,7 +57,7 @@ func TestBadRecordsAreDeadLettersAndStallNothing(t *testing.T) {
 	}
 	var outs []wire.Out
 	add := func(value string, headers []wire.Header) {
-		outs = append(outs, wire.Out{Topic: wire.TopicToRedis, Partition: -1, Key: g, Value: []byte(value), Headers: headers})
+		outs = append(outs, wire.Out{Topic: r.topic(wire.TopicToRedis), Partition: -1, Key: g, Value: []byte(value), Headers: headers})
 	}
 	for i, b := range bad {
 		add(line(g, "A", fmt.Sprint("good", i), "x"), nil)
@@ -83,7 +83,7 @@ func TestBadRecordsAreDeadLettersAndStallNothing(t *testing.T) {
 		if d.Reason != b.reason || !strings.Contains(d.Cause, b.cause) {
 			t.Errorf("%s: %s: %s; want %s and a cause with %q", b.name, d.Reason, d.Cause, b.reason, b.cause)
 		}
-		if d.Record.Topic != wire.TopicToRedis || d.Record.Partition != wire.PartitionOf(g, 4) || d.Record.Offset != int64(2*i+1) ||
+		if d.Record.Topic != r.topic(wire.TopicToRedis) || d.Record.Partition != wire.PartitionOf(g, 4) || d.Record.Offset != int64(2*i+1) ||
 			string(d.Record.Value) != b.value || string(d.Record.Key) != g || d.First.IsZero() || d.Tries < 1 {
 			t.Errorf("%s: the dead letter says %s %d/%d, key %q, %d tries, value %q", b.name, d.Record.Topic, d.Record.Partition, d.Record.Offset,
 				d.Record.Key, d.Tries, short(string(d.Record.Value)))
@@ -122,7 +122,7 @@ func TestBadRecordsOnTheSequencedLogStallNothing(t *testing.T) {
 	r.say(c, "B", 1, 3)
 	var outs []wire.Out
 	for _, v := range []string{"\xff\xff", "", "{}", "\x0a\x03x:y"} {
-		outs = append(outs, wire.Out{Topic: wire.TopicSequenced, Partition: -1, Key: c, Value: []byte(v)})
+		outs = append(outs, wire.Out{Topic: r.topic(wire.TopicSequenced), Partition: -1, Key: c, Value: []byte(v)})
 	}
 	if err := r.producer.Append(r.ctx(), outs); err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestBadRecordsOnTheSequencedLogStallNothing(t *testing.T) {
 	wantSeqs(t, r.pullAll("A", c, 1, 10), 1, 6)
 	n := 0
 	for _, d := range r.deadLetters() {
-		if d.Record.Topic == wire.TopicSequenced && (d.Reason == "undecodable" || d.Reason == "invalid") && d.Cause != "" {
+		if d.Record.Topic == r.topic(wire.TopicSequenced) && (d.Reason == "undecodable" || d.Reason == "invalid") && d.Cause != "" {
 			n++
 		}
 	}

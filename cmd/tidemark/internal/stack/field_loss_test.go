@@ -155,7 +155,7 @@ func TestField_L3_HistoryRefusesABatch(t *testing.T) {
 				r.stop(stack.ToMongo)
 			}
 			r.produce(g, lines[6:]...)
-			if err := r.offsetsReach(stack.ToRedis, wire.TopicToRedis); err != nil {
+			if err := r.offsetsReach(stack.ToRedis, r.topic(wire.TopicToRedis)); err != nil {
 				t.Fatal(err)
 			}
 			// Nothing of it is missed meanwhile.
@@ -180,7 +180,7 @@ func (r *rig) offsetsReach(role stack.Role, topic string) error {
 	if err != nil {
 		return err
 	}
-	return r.offsets.AwaitCommitted(r.ctx(), "tidemark-"+string(role), topic, ends)
+	return r.offsets.AwaitCommitted(r.ctx(), r.topic("tidemark-"+string(role)), topic, ends)
 }
 
 // lockHistory makes every write to history fail, as another writer does that
@@ -229,7 +229,7 @@ func TestField_L5_PoisonIsSetAside(t *testing.T) {
 			t.Fatalf("no dead letter has the offset of %q: %v", short(p.value), letters)
 		}
 		d := letters[j]
-		if d.Record.Topic != wire.TopicToRedis || d.Record.Partition != place || d.Reason != p.reason || d.Cause == "" || string(d.Record.Value) != p.value {
+		if d.Record.Topic != r.topic(wire.TopicToRedis) || d.Record.Partition != place || d.Reason != p.reason || d.Cause == "" || string(d.Record.Value) != p.value {
 			t.Errorf("dead letter of %q: %s/%d reason %s cause %q", short(p.value), d.Record.Topic, d.Record.Partition, d.Reason, d.Cause)
 		}
 	}
@@ -403,7 +403,7 @@ func TestField_L8_UnflushedWatermarksSurviveAStop(t *testing.T) {
 		t.Fatalf("%d members are in history before the stop", len(m))
 	}
 	r.stop(stack.ToMongo)
-	if err := r.offsetsReach(stack.ToMongo, wire.TopicSequenced); err != nil {
+	if err := r.offsetsReach(stack.ToMongo, r.topic(wire.TopicSequenced)); err != nil {
 		t.Errorf("what was flushed is not committed: %v", err)
 	}
 	r.wantAllRead(g, users)
@@ -417,7 +417,7 @@ func TestField_L8_UnflushedWatermarksSurviveAKill(t *testing.T) {
 	const g = "group:g1"
 	lines, _ := numbered(g, "A", "m", 4)
 	r.produce(g, lines[:3]...)
-	if err := r.offsetsReach(stack.ToRedis, wire.TopicToRedis); err != nil {
+	if err := r.offsetsReach(stack.ToRedis, r.topic(wire.TopicToRedis)); err != nil {
 		t.Fatal(err)
 	}
 	users := r.readers(g)

@@ -208,7 +208,7 @@ func TestField_S3_EverythingFlushedUnderLoad(t *testing.T) {
 			want[conv][sender+"/"+id] = true
 			for range 1 + (i%7)/6 {
 				outs = append(outs, wire.Out{
-					Topic: wire.TopicToRedis, Partition: -1, Key: conv, Value: []byte(line(conv, sender, id, "text of "+id)),
+					Topic: r.topic(wire.TopicToRedis), Partition: -1, Key: conv, Value: []byte(line(conv, sender, id, "text of "+id)),
 				})
 			}
 		}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +56,7 @@ func newRig(t testing.TB, change func(*config.Config)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	onServices(t, &emb.Config)
 	if change != nil {
 		change(&emb.Config)
 	}
@@ -68,7 +68,7 @@ func newRig(t testing.TB, change func(*config.Config)) *rig {
 	if _, err := pipeline.EnsureTopics(t.Context(), pipeline.TopicsConfig{Config: kafka, Create: true, Partitions: emb.Config.Kafka.Partitions}); err != nil {
 		t.Fatal(err)
 	}
-	if r.producer, err = pipeline.NewProducer(pipeline.ProducerConfig{Config: kafka, Topic: wire.TopicToRedis}); err != nil {
+	if r.producer, err = pipeline.NewProducer(pipeline.ProducerConfig{Config: kafka, Topic: r.topic(wire.TopicToRedis)}); err != nil {
 		t.Fatal(err)
 	}
 	if r.offsets, err = pipeline.NewOffsets(pipeline.OffsetsConfig{Config: kafka}); err != nil {
@@ -168,11 +168,12 @@ func (r *rig) settle() {
 		if r.roles[g.role] == nil {
 			continue
 		}
-		ends, err := r.offsets.Ends(r.ctx(), g.topic)
+		topic := r.topic(g.topic)
+		ends, err := r.offsets.Ends(r.ctx(), topic)
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		if err := r.offsets.AwaitCommitted(r.ctx(), "tidemark-"+string(g.role), g.topic, ends); err != nil {
+		if err := r.offsets.AwaitCommitted(r.ctx(), r.topic("tidemark-"+string(g.role)), topic, ends); err != nil {
 			r.t.Fatalf("%s does not catch up: %v", g.role, err)
 		}
 	}
@@ -184,7 +185,7 @@ func (r *rig) produce(conv string, lines ...string) {
 	r.t.Helper()
 	outs := make([]wire.Out, len(lines))
 	for i, l := range lines {
-		outs[i] = wire.Out{Topic: wire.TopicToRedis, Partition: -1, Key: conv, Value: []byte(l)}
+		outs[i] = wire.Out{Topic: r.topic(wire.TopicToRedis), Partition: -1, Key: conv, Value: []byte(l)}
 	}
 	if err := r.producer.Append(r.ctx(), outs); err != nil {
 		r.t.Fatal(err)
@@ -259,6 +260,9 @@ func (r *rig) read(user, conv string, seq int64) *tidemarkv1.ReadResponse {
 	return res
 }
 
+// topic gives the name that a topic, or a group, has for this rig.
+func (r *rig) topic(name string) string { return r.emb.Config.Kafka.TopicPrefix + name }
+
 func (r *rig) op() string { r.ops++; return fmt.Sprint("op-", r.ops) }
 
 func (r *rig) join(conv, user string, h tidemarkv1.History) *tidemarkv1.CommandResponse {
@@ -287,19 +291,6 @@ func (r *rig) clear(conv, user string) *tidemarkv1.CommandResponse {
 	}
 	return res
 }
-
-// forget deletes every Redis key of a conversation.
-func (r *rig) forget(conv string) {
-	redis := r.emb.Cluster.Redis()
-	for _, k := range redis.Keys() {
-		if strings.Contains(k, "{"+conv+"}") {
-			redis.Del(k)
-		}
-	}
-}
-
-// flush empties Redis.
-func (r *rig) flush() { r.emb.Cluster.FlushRedis() }
 
 // deadLetters reads the whole dead letter topic.
 func (r *rig) deadLetters() []wire.DeadLetter {
@@ -335,7 +326,7 @@ func (r *rig) log(conv string) []watermark.Record {
 func (r *rig) records(topic string) []wire.Record {
 	r.t.Helper()
 	var recs []wire.Record
-	for rec, err := range pipeline.Scan(r.ctx(), pipeline.Config{Brokers: r.emb.Config.Kafka.Brokers}, topic) {
+	for rec, err := range pipeline.Scan(r.ctx(), pipeline.Config{Brokers: r.emb.Config.Kafka.Brokers}, r.topic(topic)) {
 		if err != nil {
 			r.t.Fatalf("read topic %s: %v", topic, err)
 		}

@@ -86,8 +86,13 @@ type Redis struct {
 
 // History says where messages are kept.
 type History struct {
-	Backend string `koanf:"backend" doc:"sqlite."`
-	Path    string `koanf:"path" doc:"File of the SQLite history. Empty: in memory, for demos and tests."`
+	Backend  string        `koanf:"backend" doc:"sqlite: a file on this machine. mongodb: a replica set that several machines share."`
+	Path     string        `koanf:"path" doc:"sqlite: the file. Empty: in memory, for demos and tests."`
+	URI      string        `koanf:"uri" secret:"true" doc:"mongodb: mongodb://host[:port][,host...][/database][?options]. A password may stand in it as it is."`
+	Username string        `koanf:"username" doc:"mongodb: user, instead of the URI's."`
+	Password string        `koanf:"password" secret:"true" doc:"mongodb: password, instead of the URI's."`
+	Database string        `koanf:"database" doc:"mongodb: database. Empty: the URI's, or tidemark."`
+	Timeout  time.Duration `koanf:"timeout" doc:"mongodb: how long one call of the driver may take, with its retries."`
 }
 
 // ToRedis configures sequencing.
@@ -149,7 +154,7 @@ func Default() Config {
 			CreateTopics: false, Partitions: 12, Retention: 7 * 24 * time.Hour,
 		},
 		Redis:   Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000},
-		History: History{Backend: "sqlite", Path: "tidemark.db"},
+		History: History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
 		ToRedis: ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000},
 		ToMongo: ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
 		ToPush:  ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000},
@@ -208,7 +213,11 @@ func (c *Config) Validate() error {
 			bad(key, "cert and key go together")
 		}
 	}
-	oneOf("history.backend", c.History.Backend, "sqlite")
+	oneOf("history.backend", c.History.Backend, "sqlite", "mongodb")
+	if c.History.Backend == "mongodb" && c.History.URI == "" {
+		bad("history.uri", "is needed with history.backend mongodb")
+	}
+	positive("history.timeout", int64(c.History.Timeout))
 	oneOf("toredis.unread_policy", c.ToRedis.UnreadPolicy, "advance_on_send", "keep_on_send")
 	positive("toredis.max_batch", int64(c.ToRedis.MaxBatch))
 	positive("toredis.floor_entries", int64(c.ToRedis.FloorEntries))

@@ -58,7 +58,7 @@ func StartEmbedded(e EmbeddedConfig) (*Embedded, error) {
 		cfg.Kafka.Partitions = 4
 	}
 	cfg.Redis.Addresses, cfg.Redis.Incarnation = []string{cluster.RedisAddr()}, cluster.Incarnation()
-	cfg.History = config.History{Backend: "sqlite"}
+	cfg.History.Backend, cfg.History.Path = "sqlite", ""
 	if e.DataDir != "" {
 		cfg.History.Path = filepath.Join(e.DataDir, "history.db")
 	}

@@ -31,7 +31,6 @@ import (
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/seqalloc"
 	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
-	"github.com/tidemark-im/tidemark/storage/embedded"
 	"github.com/tidemark-im/tidemark/storage/hot"
 	"github.com/tidemark-im/tidemark/storage/truth"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -77,7 +76,7 @@ type Stack struct {
 	tail     *pipeline.Tail
 	alloc    *seqalloc.Allocator
 	hot      *hot.Hot
-	history  *embedded.Store
+	history  historyStore
 	truth    *truth.Truth
 	gateway  *gateway.Gateway
 
@@ -177,12 +176,10 @@ func (s *Stack) openRedis(ctx context.Context) (err error) {
 	return nil
 }
 
-func (s *Stack) openHistory(context.Context) (err error) {
-	s.history, err = embedded.New(embedded.Config{Path: s.cfg.History.Path, Logger: s.cfg.Logger, Registerer: s.cfg.Registry})
-	if err != nil {
+func (s *Stack) openHistory(ctx context.Context) (err error) {
+	if err := s.openStore(ctx); err != nil {
 		return fmt.Errorf("history: %w", err)
 	}
-	s.onClose(s.history.Close)
 	s.truth, err = truth.New(truth.Config{
 		History: s.history,
 		Pin: func(ctx context.Context, convs []watermark.ConversationID) (truth.Pin, error) {

@@ -3,6 +3,7 @@ package history
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
@@ -77,6 +78,8 @@ var transientCodes = map[code]string{
 	12587: "index_build", 276: "index_build",
 }
 
+func isDuplicate(c int) bool { return code(c) == codeDuplicateKey }
+
 // sorted gives err its class, and takes secrets out of its text.
 func (s *Store) sorted(err error) error {
 	if err == nil {
@@ -106,6 +109,10 @@ func classOf(err error) (fault.Class, string) {
 		return fault.Poison, "too_large" // found by the driver, before it sends anything
 	}
 	codes := mongo.ErrorCodes(err)
+	// A duplicate is the usual thing beside what is really wrong.
+	if others := slices.DeleteFunc(slices.Clone(codes), isDuplicate); len(others) > 0 {
+		codes = others
+	}
 	for _, t := range []struct {
 		class fault.Class
 		codes map[code]string

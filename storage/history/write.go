@@ -183,7 +183,8 @@ func (s *Store) insertDocs(ctx context.Context, places []place, docs []bson.Raw)
 	}
 	indexes, err := duplicates(err, len(docs))
 	if err != nil {
-		return nil, fmt.Errorf("insert %s/%d and %d more: %w", places[0].conv, places[0].seq, len(places)-1, err)
+		p := places[culprit(err, len(docs))]
+		return nil, fmt.Errorf("insert %d messages, %s/%d among them: %w", len(places), p.conv, p.seq, err)
 	}
 	for _, i := range indexes {
 		taken = append(taken, places[i])
@@ -201,12 +202,24 @@ func duplicates(err error, n int) ([]int, error) {
 	}
 	out := make([]int, 0, len(bulk.WriteErrors))
 	for _, e := range bulk.WriteErrors {
-		if code(e.Code) != codeDuplicateKey || e.Index < 0 || e.Index >= n {
+		if !isDuplicate(e.Code) || e.Index < 0 || e.Index >= n {
 			return nil, err
 		}
 		out = append(out, e.Index)
 	}
 	return out, nil
+}
+
+// culprit gives the index of the first of n operations that failed with
+// something else than a duplicate key.
+func culprit(err error, n int) int {
+	bulk, _ := errors.AsType[mongo.BulkWriteException](err)
+	for _, e := range bulk.WriteErrors {
+		if !isDuplicate(e.Code) && 0 <= e.Index && e.Index < n {
+			return e.Index
+		}
+	}
+	return 0
 }
 
 // standing reads who stands at places.

@@ -76,29 +76,22 @@ func deleteTopics(ctx context.Context, c config.Config) error {
 	return nil
 }
 
-// deleteKeys deletes the keys of a rig that contain a text.
+// deleteKeys deletes the keys of a rig that contain a text, at one moment, as
+// FLUSHALL and expiry do: Redis never loses the half of a conversation.
 func deleteKeys(ctx context.Context, c config.Config, text string) error {
 	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: c.Redis.Addresses, MasterName: c.Redis.Master})
 	defer client.Close()
 	one := func(ctx context.Context, node *redis.Client) error {
-		for keys := node.Scan(ctx, 0, c.Redis.Prefix+"*", 1000).Iterator(); ; {
-			if !keys.Next(ctx) {
-				return keys.Err()
-			}
-			if strings.Contains(keys.Val(), text) {
-				if err := node.Del(ctx, keys.Val()).Err(); err != nil {
-					return err
-				}
-			}
-		}
+		return node.Eval(ctx, `
+for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
+  if string.find(key, ARGV[2], 1, true) then redis.call('DEL', key) end
+end
+return 0`, nil, c.Redis.Prefix, text).Err()
 	}
-	switch c := client.(type) {
-	case *redis.ClusterClient:
-		return c.ForEachMaster(ctx, one)
-	case *redis.Client:
-		return one(ctx, c)
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		return cluster.ForEachMaster(ctx, one)
 	}
-	return errors.New("an unknown kind of Redis client")
+	return one(ctx, client.(*redis.Client))
 }
 
 // forget deletes every Redis key of a conversation.

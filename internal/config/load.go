@@ -88,6 +88,10 @@ func mergeInto(dst, src *koanf.Koanf) []error {
 	return nil
 }
 
+// foreign begins the environment variables that share our prefix and are not
+// ours: those of the tests on real services and of the scripts that start them.
+var foreign = []string{"TIDEMARK_TEST_", "TIDEMARK_LOCAL_", "TIDEMARK_MONGO_URI"}
+
 // fromEnv maps TIDEMARK_KAFKA_TOPIC_PREFIX to kafka.topic_prefix. Names hold
 // underscores themselves, so it is looked up, not cut.
 func fromEnv(known map[string]Key) func(k, v string) (string, any) {
@@ -97,6 +101,9 @@ func fromEnv(known map[string]Key) func(k, v string) (string, any) {
 	}
 	return func(name, v string) (string, any) {
 		k, ok := byEnv[name]
+		if !ok && slices.ContainsFunc(foreign, func(f string) bool { return strings.HasPrefix(name, f) }) {
+			return "", nil
+		}
 		if !ok {
 			return name, v
 		}

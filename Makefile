@@ -1,11 +1,15 @@
 # What people type. The gate itself is .ci/run.
-.PHONY: test race gate generate demo dev vuln bench build
+.PHONY: test test-real race gate generate demo dev vuln bench build
 
 build:
 	go build -trimpath -o bin/tidemark ./cmd/tidemark
 
 test:
 	go test ./...
+
+# Brings real services up by itself, and ends them.
+test-real:
+	.ci/real
 
 race:
 	go test -race -shuffle=on ./...

@@ -31,10 +31,10 @@ Roles:
   tidemark run sync --set sync.listen=127.0.0.1:9080 --set log.format=json`,
 		GroupID: groupRun,
 		Args:    roleArgs,
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(_ *cobra.Command, args []string, given string) ([]string, cobra.ShellCompDirective) {
 			var out []string
 			for _, r := range stack.Roles() {
-				if !slices.Contains(args, string(r)) {
+				if !slices.Contains(args, string(r)) && strings.HasPrefix(string(r), given) {
 					out = append(out, string(r))
 				}
 			}

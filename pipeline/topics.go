@@ -267,7 +267,10 @@ func (c TopicsConfig) create(admin sarama.ClusterAdmin, infos TopicInfos) error 
 		err := admin.CreateTopic(t.info.Name, &sarama.TopicDetail{
 			NumPartitions: t.partitions, ReplicationFactor: cmp.Or(c.Replication, -1), ConfigEntries: c.settings(t.info.Name),
 		}, false)
-		if err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
+		if errors.Is(err, sarama.ErrTopicAlreadyExists) {
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("create topic %s: %w", t.info.Name, err)
 		}
 		c.logger().Info("topic created", "topic", t.info.Name, "partitions", t.partitions)

@@ -38,7 +38,7 @@ port() {
 alive() {
   local pid
   pid=$(pid_of "$1") || return 1
-  [ -r "/proc/$pid/cmdline" ] && tr '\0' '\n' <"/proc/$pid/cmdline" | grep -qF -- "$dir/$1/"
+  { tr '\0' '\n' <"/proc/$pid/cmdline" | grep -qF -- "$dir/$1/"; } 2>/dev/null
 }
 
 pid_of() { cat "$dir/$1/pid" 2>/dev/null; }
@@ -50,6 +50,7 @@ daemon() {
   shift
   setsid nohup "$@" >>"$dir/$name/log" 2>&1 </dev/null 9>&- &
   printf '%s\n' $! >"$dir/$name/pid"
+  disown
 }
 
 # await NAME SECONDS COMMAND...: until COMMAND succeeds, as long as the daemon

@@ -18,6 +18,9 @@ import (
 // of its own there and drops it.
 const serverEnv = "TIDEMARK_TEST_MONGO"
 
+// slow is what the slowest of the servers needs for its slowest query.
+const slow = 5 * time.Minute
+
 func server(t testing.TB) string {
 	t.Helper()
 	uri := os.Getenv(serverEnv)
@@ -37,7 +40,7 @@ type store struct {
 // openStore opens a database that is dropped at the end of the test.
 func openStore(t testing.TB, database string) *store {
 	t.Helper()
-	s, err := history.New(history.Config{URI: server(t), Database: database})
+	s, err := history.New(history.Config{URI: server(t), Database: database, Timeout: slow})
 	if err != nil {
 		t.Fatal(err)
 	}

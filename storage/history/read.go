@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -209,15 +210,8 @@ type sentAbove struct {
 // sent adds the ids of each conversation to the map that into gives for it.
 func (s *Store) sent(ctx context.Context, list []sentAbove, into func(watermark.ConversationID) map[watermark.SentKey]watermark.Sent) error {
 	for part := range slices.Chunk(list, chunk) {
-		branches := make(bson.A, len(part))
-		for i, a := range part {
-			branches[i] = bson.D{
-				{Key: "c", Value: a.conv},
-				{Key: "s", Value: bson.D{{Key: "$gt", Value: int64(max(a.above, 0))}, {Key: "$lte", Value: int64(watermark.MaxSeq)}}},
-			}
-		}
 		opts := options.Find().SetProjection(identity).SetHint(messagesBySeq).SetBatchSize(idBatch)
-		err := each(ctx, s.messages.Collection, anyOf(branches), opts, func(d *messageDoc) error {
+		err := each(ctx, s.messages.Collection, anyAbove(part), opts, func(d *messageDoc) error {
 			m, err := d.message()
 			if err != nil {
 				return err
@@ -233,6 +227,25 @@ func (s *Store) sent(ctx context.Context, list []sentAbove, into func(watermark.
 		}
 	}
 	return nil
+}
+
+// anyAbove gives the filter for ids. Conversations that want the same seqs
+// share a branch, which is read by the index as points and one range; those of
+// at most DedupeHorizon messages, which are most, all share one.
+func anyAbove(list []sentAbove) bson.D {
+	convs := make(map[watermark.Seq][]watermark.ConversationID)
+	for _, a := range list {
+		above := max(a.above, 0)
+		convs[above] = append(convs[above], a.conv)
+	}
+	var branches bson.A
+	for _, above := range slices.Sorted(maps.Keys(convs)) {
+		branches = append(branches, bson.D{
+			{Key: "c", Value: bson.D{{Key: "$in", Value: convs[above]}}},
+			{Key: "s", Value: bson.D{{Key: "$gt", Value: int64(above)}, {Key: "$lte", Value: int64(watermark.MaxSeq)}}},
+		})
+	}
+	return anyOf(branches)
 }
 
 // idBatch is how many ids come with one answer: without it the first has 101

@@ -62,7 +62,8 @@ func (s *Service) MarkMessagesRead(ctx context.Context, req *v1.MarkMessagesRead
 
 // mark clamps m to what the user sees, appends it, raises it in Redis, and
 // tells what stands. It is appended also when nothing rises by it: the mark
-// that seems to stand already may be one whose append failed.
+// that seems to stand already may be one whose append failed. What is appended
+// is what stands then, so that nobody who follows the log sees a mark fall.
 func (s *Service) mark(ctx context.Context, m markOf) (*v1.ReadResponse, error) {
 	user, err := watermark.ParseUserID(m.user)
 	if err != nil {
@@ -83,14 +84,14 @@ func (s *Service) mark(ctx context.Context, m markOf) (*v1.ReadResponse, error) 
 	}
 	member := v.Member
 	if read := watermark.ClampRead(v.visible, watermark.Seq(m.seq)); read > 0 {
-		mark := watermark.ReadAdvanced{User: user, Read: read, Device: m.device}
+		mark := watermark.ReadAdvanced{User: user, Read: max(read, member.Read), Device: m.device}
 		if m.tellPeer && conv.Single() {
-			mark.Receipt = read
+			mark.Receipt = max(read, member.Receipt)
 		}
 		if err := s.marks.mark(ctx, conv, mark); err != nil {
 			return nil, err
 		}
-		member.RaiseRead(read)
+		member.RaiseRead(mark.Read)
 		member.Receipt = max(member.Receipt, mark.Receipt)
 	}
 	return &v1.ReadResponse{

@@ -87,6 +87,29 @@ func TestMarksOutliveRedis(t *testing.T) {
 	}
 }
 
+// Whoever follows the log is never told less than what stands.
+func TestAMarkBelowWhatStandsIsAppendedAsThat(t *testing.T) {
+	w := newWorld()
+	w.say(t, single, "B", 20)
+	s := newService(t, w, nil)
+	for _, upTo := range []int64{12, 5} {
+		res, err := s.MarkConversationRead(t.Context(), &v1.MarkConversationReadRequest{User: "A", Conversation: string(single), ReadSeq: upTo})
+		if err != nil || res.ReadSeq != 12 || res.ReceiptSeq != 12 {
+			t.Fatalf("mark %d: %v, %v", upTo, res, err)
+		}
+	}
+	if len(w.appends) != 2 {
+		t.Fatalf("%d appends, want 2", len(w.appends))
+	}
+	for i, rec := range w.appends {
+		for _, m := range rec {
+			if m.Read != 12 || m.Receipt != 12 {
+				t.Errorf("append %d says %+v", i, m)
+			}
+		}
+	}
+}
+
 // A mark that repeats another is appended all the same: that other one may
 // have reached Redis and not the log.
 func TestARepeatedMarkIsAppended(t *testing.T) {

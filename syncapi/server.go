@@ -50,7 +50,7 @@ func (h *healthState) Check(_ context.Context, req *grpchealth.CheckRequest) (*g
 func (s *Service) Handler() http.Handler {
 	limit := connect.WithReadMaxBytes(maxRequest)
 	mux := http.NewServeMux()
-	_, service := tidemarkv1connect.NewSyncServiceHandler(s, limit, connect.WithInterceptors(s.mapErrors()))
+	_, service := tidemarkv1connect.NewSyncServiceHandler(s, limit, strictJSONCodecs(), connect.WithInterceptors(s.mapErrors()))
 	methods := v1.File_tidemark_v1_sync_proto.Services().ByName("SyncService").Methods()
 	for i := range methods.Len() {
 		mux.Handle("/"+tidemarkv1connect.SyncServiceName+"/"+string(methods.Get(i).Name()), service)

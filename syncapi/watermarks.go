@@ -189,6 +189,6 @@ func (s *Service) watermarksOf(ctx context.Context, v *sight, conv watermark.Con
 	out.LastTimeMs = v.LastTime
 	out.Visible = convert.RangesToAPI(v.visible)
 	out.Membership = v.Member.LastMembership
-	out.Member = v.Member.Open()
+	out.Member = v.Member.Open() && (v.Member.Known() || v.ID.Single())
 	return out
 }

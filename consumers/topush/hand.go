@@ -120,8 +120,17 @@ func (h *hand) event(ctx context.Context, r *roster, e watermark.Event) error {
 	}
 }
 
-// read tells a member's other devices, and the peer of what it may know.
+// read tells a member's other devices, and the peer of what it may know. Marks
+// that were made at once may stand in the log in any order, so what is told is
+// what stands after the mark: a device never sees a watermark fall.
 func (h *hand) read(ctx context.Context, r *roster, e watermark.ReadAdvanced) error {
+	m := r.state.Members[e.User]
+	if e.Read > 0 {
+		e.Read = max(e.Read, m.Read)
+	}
+	if e.Receipt > 0 {
+		e.Receipt = max(e.Receipt, m.Receipt)
+	}
 	d := Delivery{Event: e, ExceptDevice: e.Device}
 	if e.Device != "" {
 		d.ExceptUser = e.User

@@ -802,7 +802,10 @@ type Watermarks struct {
 	Visible []*Range `protobuf:"bytes,10,rep,name=visible,proto3" json:"visible,omitempty"`
 	// Number of the user's latest membership; 0: never joined.
 	Membership int32 `protobuf:"varint,11,opt,name=membership,proto3" json:"membership,omitempty"`
-	// The membership is open: the user sees what comes.
+	// The user is a member now: one of the two of a single conversation who did
+	// not leave it, or of a group who joined it and did not leave. Members are
+	// pushed what comes, and have the conversation in their list. Who never joined
+	// a group is none, and sees it all the same unless groups are closed.
 	Member        bool        `protobuf:"varint,12,opt,name=member,proto3" json:"member,omitempty"`
 	Error         *EntryError `protobuf:"bytes,13,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields

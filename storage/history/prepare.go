@@ -124,6 +124,7 @@ func (s *Store) prepareIndexes(ctx context.Context) error {
 		coll := s.db.Collection(want.collection)
 		there, err := s.checkIndex(ctx, coll, want)
 		if err == nil && !there {
+			s.log.InfoContext(ctx, "history index is being made", "collection", want.collection, "index", want.name)
 			_, err = coll.Indexes().CreateOne(ctx, mongo.IndexModel{Keys: want.keys, Options: options.Index().SetName(want.name)})
 		}
 		if err != nil {

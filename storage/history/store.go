@@ -84,6 +84,10 @@ func open(cfg Config, more func(*options.ClientOptions)) (*Store, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	if wc := opts.WriteConcern; wc.W != "majority" || wc.Journal == nil || !*wc.Journal {
+		s.log.Warn("history writes count as done before a majority has them on disk: an election may take back what was acknowledged",
+			"w", wc.W, "journal", wc.Journal != nil && *wc.Journal)
+	}
 	opts.SetMonitor(s.metrics.monitor())
 	if more != nil {
 		more(opts)

@@ -580,6 +580,12 @@ func (b *broker) kill() {
 
 // TestRealSecure: TLS and SASL, and what a wrong setting looks like.
 func TestRealSecure(t *testing.T) {
+	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
+		t.Run(mechanism, func(t *testing.T) { secure(t, mechanism) })
+	}
+}
+
+func secure(t *testing.T, mechanism string) {
 	pem, err := os.ReadFile(setting(t, "TIDEMARK_TEST_KAFKA_SECURE_CA"))
 	if err != nil {
 		t.Fatal(err)
@@ -589,7 +595,7 @@ func TestRealSecure(t *testing.T) {
 		t.Fatal("no certificate in the file")
 	}
 	password := setting(t, "TIDEMARK_TEST_KAFKA_SECURE_PASSWORD")
-	right := pipeline.SASL{Mechanism: "PLAIN", User: setting(t, "TIDEMARK_TEST_KAFKA_SECURE_USER"), Password: password}
+	right := pipeline.SASL{Mechanism: mechanism, User: setting(t, "TIDEMARK_TEST_KAFKA_SECURE_USER"), Password: password}
 	cfg := onKafka(t, setting(t, "TIDEMARK_TEST_KAFKA_SECURE"), func(c *pipeline.Config) {
 		c.TLS, c.SASL = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, right
 	})

@@ -205,9 +205,10 @@ func (d *device) messages() []string {
 // have by then.
 func (r *rig) awaitPushed(d *device, want ...string) {
 	r.t.Helper()
+	_, last, _ := strings.Cut(want[len(want)-1], " ")
 	r.eventually("pushes", func() error {
-		if got := d.messages(); !slices.Contains(got, want[len(want)-1]) {
-			return fmt.Errorf("%s is not there, only %s", want[len(want)-1], strings.Join(got, ", "))
+		if got := d.messages(); !slices.ContainsFunc(got, func(m string) bool { return strings.HasSuffix(m, " "+last) }) {
+			return fmt.Errorf("%s is not there, only %s", last, strings.Join(got, ", "))
 		}
 		return nil
 	})

@@ -435,6 +435,17 @@ func TestField_L8_UnflushedWatermarksSurviveAKill(t *testing.T) {
 		}
 		return err
 	})
+	// A commit carries every partition's mark: when this one is committed, a mark
+	// that was set too early on the readers' partition is committed as well.
+	other := r.elsewhere(g)
+	r.join(other, "A", tidemarkv1.History_HISTORY_ALL)
+	r.eventually("the child commits", func() error {
+		committed, err := r.offsets.Committed(r.ctx(), r.topic("tidemark-"+string(stack.ToMongo)), r.topic(wire.TopicSequenced))
+		if place := wire.PartitionOf(other, r.emb.Config.Kafka.Partitions); err == nil && committed[place] < 1 {
+			err = fmt.Errorf("committed is %v", committed)
+		}
+		return err
+	})
 	doomed.kill()
 	if m := r.members(g, users); len(m) > 0 {
 		t.Fatalf("%d members are in history before the kill", len(m))
@@ -444,4 +455,14 @@ func TestField_L8_UnflushedWatermarksSurviveAKill(t *testing.T) {
 	r.settle()
 	r.wantAllRead(g, users)
 	auditConversation(r, g)
+}
+
+// elsewhere names a group on another partition than conv's.
+func (r *rig) elsewhere(conv string) string {
+	n := r.emb.Config.Kafka.Partitions
+	for i := 0; ; i++ {
+		if g := fmt.Sprint("group:elsewhere", i); wire.PartitionOf(g, n) != wire.PartitionOf(conv, n) {
+			return g
+		}
+	}
 }

@@ -52,6 +52,7 @@ func newRig(t testing.TB, change func(*config.Config)) *rig {
 	t.Helper()
 	base := config.Default()
 	base.ToMongo.FlushInterval = 50 * time.Millisecond
+	base.Sync.AnswerTimeout = patience
 	emb, err := stack.StartEmbedded(stack.EmbeddedConfig{DataDir: t.TempDir(), Base: &base})
 	if err != nil {
 		t.Fatal(err)

@@ -9,20 +9,25 @@ package demo
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
+	"github.com/tidemark-im/tidemark/api/convert"
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/api/tidemark/v1/tidemarkv1connect"
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/audit"
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
+	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -39,6 +44,9 @@ type Config struct {
 	Input io.Reader
 	// User is the one who returns. Empty: the one with most conversations.
 	User watermark.UserID
+	// Base is the configuration, save what the embedded servers decide and where
+	// to listen, which is any free port. nil: the defaults.
+	Base *config.Config
 	// Logger takes what the roles say. Required.
 	Logger *slog.Logger
 }
@@ -51,27 +59,37 @@ type show struct {
 	stack *stack.Stack
 	stop  func() error
 	svc   tidemarkv1connect.SyncServiceClient
+	// section is the number of the last title.
+	section int
 	// expected is, for each conversation, how many distinct messages it has.
 	expected map[string]int64
+	// dead is how many dead letters there are, after is how many messages were
+	// sent once the story was over.
+	dead, after int
 }
 
 // Run runs the demo.
 func Run(ctx context.Context, cfg Config) (err error) {
 	d := &show{cfg: cfg}
+	base := config.Default()
+	base.Kafka.Partitions = 4
+	if cfg.Base != nil {
+		base = *cfg.Base
+	}
 	if cfg.Input == nil {
 		d.story = ownStory()
-	} else if d.story, err = readStory(cfg.Input, cfg.User); err != nil {
+	} else if d.story, err = readInput(ctx, cfg.Input, convert.Limits{MaxBody: base.Limits.MaxBody}); err != nil {
 		return err
 	}
-	if cfg.User != "" {
-		d.story.returning = cfg.User
+	if err := d.story.choose(cfg.User); err != nil {
+		return err
 	}
 	dir, err := os.MkdirTemp("", "tidemark-demo-")
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if d.emb, err = stack.StartEmbedded(stack.EmbeddedConfig{DataDir: dir, Logger: cfg.Logger}); err != nil {
+	if d.emb, err = stack.StartEmbedded(stack.EmbeddedConfig{DataDir: dir, Partitions: base.Kafka.Partitions, Base: &base, Logger: cfg.Logger}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.emb.Cluster.Close()) }()
@@ -116,13 +134,21 @@ func (d *show) start(ctx context.Context) error {
 	return nil
 }
 
+// headerLine tells in a dead letter which line of the input it was.
+const headerLine = "demo-line"
+
 // publish puts the story on Kafka as an outside producer would, and its
 // commands through the query service, in their order.
 func (d *show) publish(ctx context.Context) error {
-	d.title("1. %s is away for three days; %d messages are published to Kafka", d.story.returning, d.story.sends())
+	are, days := "are", ""
+	if d.story.sends() == 1 {
+		are = "is"
+	}
+	if !d.story.given {
+		days = " for three days"
+	}
+	d.title("%s is away%s; %s %s published to Kafka", d.story.returning, days, count(d.story.sends(), "message"), are)
 	began := time.Now()
-	d.expected = map[string]int64{}
-	seen := map[string]bool{}
 	var pending []wire.Out
 	flush := func() error {
 		err := d.stack.Produce(ctx, pending)
@@ -135,12 +161,8 @@ func (d *show) publish(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("demo: %w", err)
 			}
+			out.Headers = append(out.Headers, wire.Header{Key: headerLine, Value: []byte(strconv.Itoa(a.line))})
 			pending = append(pending, out)
-			key := a.send.GetConversation() + " " + a.send.GetSender() + " " + a.send.GetClientMessageId()
-			if a.send.GetClientMessageId() == "" || !seen[key] {
-				d.expected[a.send.GetConversation()]++
-			}
-			seen[key] = true
 			continue
 		}
 		// A command's edge lies behind every message that was published before.
@@ -158,10 +180,60 @@ func (d *show) publish(ctx context.Context) error {
 		return err
 	}
 	d.say("Sequenced, stored and pushed after %s.", since(began))
-	if d.story.resends > 0 {
-		d.say("%d of them were resends of messages that had been sent before: recognised, and stored once.", d.story.resends)
+	return d.account(ctx)
+}
+
+// account finds out what became of the messages that got no seq of their own,
+// and what must be there of the others.
+func (d *show) account(ctx context.Context) error {
+	dead, err := d.deadLetters(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := d.story.count(dead)
+	if err != nil {
+		return err
+	}
+	d.expected, d.dead = c.messages, len(dead)
+	if c.resends == 1 {
+		d.say("1 of them was a resend of a message that had been sent before: recognised, and stored once.")
+	} else if c.resends > 1 {
+		d.say("%d of them were resends of messages that had been sent before: recognised, and stored once.", c.resends)
+	}
+	if len(dead) == 0 {
+		return nil
+	}
+	d.say("%s, which got no seq:", count(len(dead), "dead letter"))
+	for _, line := range slices.Sorted(maps.Keys(dead)) {
+		d.say("  line %d: %s", line, dead[line])
+	}
+	if !d.story.given {
+		return fmt.Errorf("demo: there must be no dead letter, but there are %d", len(dead))
 	}
 	return nil
+}
+
+// deadLetters gives the reasons of the dead letters by line.
+func (d *show) deadLetters(ctx context.Context) (map[int]string, error) {
+	dead := map[int]string{}
+	for letter, err := range d.stack.DeadLetters(ctx) {
+		if err != nil {
+			return nil, fmt.Errorf("demo: read the dead letters: %w", err)
+		}
+		value, _ := letter.Record.Header(headerLine)
+		line, err := strconv.Atoi(string(value))
+		if err != nil {
+			return nil, fmt.Errorf("demo: a dead letter that was no message of these: %s: %s", letter.Reason, letter.Cause)
+		}
+		text := letter.Reason
+		if letter.Reason == watermark.ReasonIDReused {
+			text += " (the sender gave this client message id to other content before)"
+		} else if letter.Cause != "" && letter.Cause != letter.Reason {
+			text += " (" + clip(letter.Cause, 100) + ")"
+		}
+		dead[line] = text
+	}
+	return dead, nil
 }
 
 func (d *show) command(ctx context.Context, a act) error {
@@ -186,7 +258,7 @@ func (d *show) command(ctx context.Context, a act) error {
 // returns shows what the returning user finds, and pulls it.
 func (d *show) returns(ctx context.Context) error {
 	user := string(d.story.returning)
-	d.title("2. %s comes back and asks for the watermarks, active conversations first", user)
+	d.title("%s comes back and asks for the watermarks, active conversations first", user)
 	marks, err := d.watermarks(ctx, user)
 	if err != nil {
 		return err
@@ -197,7 +269,7 @@ func (d *show) returns(ctx context.Context) error {
 			return fmt.Errorf("demo: %s ends at seq %d, but %d distinct messages were published", w.GetConversation(), w.GetMaxSeq(), want)
 		}
 	}
-	d.title("3. What was missed, newest page first, until the service says: that is all")
+	d.title("What was missed, newest page first, until the service says: that is all")
 	for _, w := range marks {
 		n, err := d.pages(ctx, user, w, 40)
 		if err != nil {
@@ -244,7 +316,7 @@ func (d *show) pages(ctx context.Context, user string, w *tidemarkv1.Watermarks,
 			end = "is_end: that is all"
 		}
 		if len(msgs) > 0 {
-			d.say("  %4d..%-4d  %3d messages  %-20s %s", p.GetCovered().GetBegin(), p.GetCovered().GetEnd(), len(msgs), end, sample(msgs))
+			d.say("  %4d..%-4d  %12s  %-20s %s", p.GetCovered().GetBegin(), p.GetCovered().GetEnd(), count(len(msgs), "message"), end, sample(msgs))
 		}
 		if p.GetIsEnd() != (p.GetRest() == nil) {
 			return 0, fmt.Errorf("demo: %s: is_end is %v with rest %v", w.GetConversation(), p.GetIsEnd(), p.GetRest())
@@ -261,7 +333,7 @@ func (d *show) others(ctx context.Context) error {
 	if len(d.story.watched) == 0 {
 		return nil
 	}
-	d.title("4. The others see what they may, and nothing else")
+	d.title("The others see what they may, and nothing else")
 	for _, x := range d.story.watched {
 		res, err := d.svc.GetWatermarks(ctx, &tidemarkv1.GetWatermarksRequest{User: x.user, Conversations: []string{x.conversation}})
 		if err != nil {
@@ -288,7 +360,7 @@ func (d *show) others(ctx context.Context) error {
 // reads marks everything read.
 func (d *show) reads(ctx context.Context) error {
 	user := string(d.story.returning)
-	d.title("5. %s reads everything", user)
+	d.title("%s reads everything", user)
 	marks, err := d.watermarks(ctx, user)
 	if err != nil {
 		return err
@@ -311,7 +383,7 @@ func (d *show) reads(ctx context.Context) error {
 // disaster empties Redis, restarts the workers, and compares.
 func (d *show) disaster(ctx context.Context) error {
 	user := string(d.story.returning)
-	d.title("6. Redis is emptied and every worker restarted")
+	d.title("Redis is emptied and every worker restarted")
 	before, err := d.watermarks(ctx, user)
 	if err != nil {
 		return err
@@ -321,7 +393,7 @@ func (d *show) disaster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.say("Before: the audit is clean, Redis holds %d of %d conversations.", warm.Warm, warm.Conversations)
+	d.say("Before: the audit is clean, Redis holds %d of %s.", warm.Warm, count(warm.Conversations, "conversation"))
 	if err := d.stop(); err != nil {
 		return err
 	}
@@ -345,12 +417,13 @@ func (d *show) disaster(ctx context.Context) error {
 	w := after[0]
 	sender := d.story.senderOf(w.GetConversation())
 	res, err := d.svc.Send(ctx, &tidemarkv1.SendRequest{WaitForSeq: true, Message: &tidemarkv1.SendMessage{
-		Conversation: w.GetConversation(), Sender: sender, ClientMessageId: "after-the-disaster", Body: &tidemarkv1.SendMessage_Text{Text: "still here"},
+		Conversation: w.GetConversation(), Sender: sender, ClientMessageId: "after-the-disaster-" + rand.Text(), Body: &tidemarkv1.SendMessage_Text{Text: "still here"},
 	}})
 	if err != nil {
 		return fmt.Errorf("demo: send: %w", err)
 	}
 	d.expected[w.GetConversation()]++
+	d.after++
 	d.say("The next message of %s gets seq %d.", w.GetConversation(), res.GetSeq())
 	if res.GetSeq() != d.expected[w.GetConversation()] {
 		return fmt.Errorf("demo: the next seq of %s is %d, want %d", w.GetConversation(), res.GetSeq(), d.expected[w.GetConversation()])
@@ -360,12 +433,24 @@ func (d *show) disaster(ctx context.Context) error {
 
 // audit checks every seq in the log, in history and in Redis.
 func (d *show) audit(ctx context.Context) error {
-	d.title("7. Audit of every seq: sequenced log, history and Redis against each other")
+	d.title("Audit of every seq: sequenced log, history and Redis against each other")
 	rep, err := d.compare(ctx)
 	if err != nil {
 		return err
 	}
-	d.say("  %d conversations, %d messages, %d members, %d conversations warm in Redis", rep.Conversations, rep.Messages, rep.Members, rep.Warm)
+	d.say("  %s, %s, %s, %s warm in Redis", count(rep.Conversations, "conversation"), count(rep.Messages, "message"),
+		count(rep.Members, "member"), count(rep.Warm, "conversation"))
+	if d.after > 0 {
+		d.say("  (%s more than above: sent after the restart)", count(d.after, "message"))
+	}
+	dead, err := d.deadLetters(ctx)
+	if err != nil {
+		return err
+	}
+	if len(dead) != d.dead {
+		return fmt.Errorf("demo: there are %s, but there were %d before Redis was emptied", count(len(dead), "dead letter"), d.dead)
+	}
+	d.say("  %s", count(len(dead), "dead letter"))
 	d.say("  clean: every seq from 1 on is there once, nothing is missing, nothing stands twice.")
 	return nil
 }
@@ -383,7 +468,7 @@ func (d *show) compare(ctx context.Context) (*audit.Report, error) {
 		d.say("  FINDING %s %s: %s", f.Kind, f.Conversation, f.Detail)
 	}
 	if !rep.Clean() {
-		return nil, fmt.Errorf("demo: the audit has %d findings", len(rep.Findings))
+		return nil, fmt.Errorf("demo: the audit has %s", count(len(rep.Findings), "finding"))
 	}
 	var want int
 	for _, n := range d.expected {

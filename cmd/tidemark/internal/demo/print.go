@@ -1,19 +1,36 @@
 package demo
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protojson"
 
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 )
 
 func (d *show) say(format string, args ...any) { fmt.Fprintf(d.cfg.Out, format+"\n", args...) }
 
+// title begins the next section.
 func (d *show) title(format string, args ...any) {
-	s := fmt.Sprintf(format, args...)
-	d.say("\n%s\n%s", s, strings.Repeat("-", len(s)))
+	d.section++
+	s := fmt.Sprintf("%d. "+format, append([]any{d.section}, args...)...)
+	d.say("\n%s\n%s", s, strings.Repeat("-", utf8.RuneCountInString(s)))
+}
+
+// count gives a number of things.
+func count[N int | int64](n N, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }
 
 func (d *show) table(marks []*tidemarkv1.Watermarks) {
@@ -33,14 +50,44 @@ func sample(msgs []*tidemarkv1.Message) string {
 	if last := msgs[len(msgs)-1]; last.GetSeq() > newest.GetSeq() {
 		newest = last
 	}
-	text := newest.GetText()
-	if newest.GetRevoked() {
-		text = "(revoked)"
+	return newest.GetSender() + ": " + short(newest)
+}
+
+// short gives a message's content in a few words.
+func short(m *tidemarkv1.Message) string {
+	const most = 48
+	switch b := m.GetBody().(type) {
+	case *tidemarkv1.Message_Text:
+		return strconv.Quote(clip(b.Text, most))
+	case *tidemarkv1.Message_Json:
+		// protojson varies white space on purpose.
+		j, err := protojson.Marshal(b.Json)
+		var line bytes.Buffer
+		if err == nil && json.Compact(&line, j) == nil {
+			return clip(line.String(), most)
+		}
+	case *tidemarkv1.Message_Data:
+		return count(len(b.Data), "byte")
 	}
-	if r := []rune(text); len(r) > 48 {
-		text = string(r[:45]) + "..."
+	if m.GetRevoked() {
+		return "(revoked)"
 	}
-	return fmt.Sprintf("%s: %q", newest.GetSender(), text)
+	return "(" + m.GetKind() + ")"
+}
+
+// clip shortens text to most characters, and shows those that a terminal
+// would act on as '?'.
+func clip(text string, most int) string {
+	r := []rune(text)
+	if len(r) > most {
+		r = append(r[:most-3], []rune("...")...)
+	}
+	for i := range r {
+		if !unicode.IsPrint(r[i]) {
+			r[i] = '?'
+		}
+	}
+	return string(r)
 }
 
 func since(t time.Time) time.Duration { return time.Since(t).Round(10 * time.Millisecond) }

@@ -1,25 +1,14 @@
 package demo
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
-
-	"github.com/tidemark-im/tidemark/api/convert"
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/watermark"
 )
-
-// maxLine bounds a line of the input: a message of the largest size as JSON.
-const maxLine = 4 << 20
 
 // act is one thing that happens: a message is published, somebody joins or is
 // kicked.
@@ -28,13 +17,16 @@ type act struct {
 	join *tidemarkv1.JoinRequest
 	kick *tidemarkv1.LeaveRequest
 	told bool // worth a line
+
+	line int            // of the input, or the number of the message; set with send
+	hash watermark.Hash // of send's content
 }
 
 // story is what happens while somebody is away.
 type story struct {
 	returning watermark.UserID
+	given     bool // the messages are the input
 	acts      []act
-	resends   int
 	watched   []watched // who else is looked at
 }
 
@@ -58,6 +50,11 @@ func (s *story) sees(user, conversation string) bool {
 		}
 	}
 	return true
+}
+
+// say adds a message whose client message id no other content has.
+func (s *story) say(m *tidemarkv1.SendMessage) {
+	s.acts = append(s.acts, act{send: m, line: s.sends() + 1})
 }
 
 // senderOf gives somebody who sent to a conversation and may still do so.
@@ -149,72 +146,11 @@ func ownStory() *story {
 			Body: &tidemarkv1.SendMessage_Text{Text: bank[said[conv]%len(bank)]}, SendTimeMs: clock.UnixMilli(),
 		}
 		said[conv]++
-		s.acts = append(s.acts, act{send: m})
+		s.say(m)
 		// A producer that lost its acknowledgement sends again.
 		if i%40 == 39 {
-			s.acts = append(s.acts, act{send: m})
-			s.resends++
+			s.say(m)
 		}
 	}
 	return s
-}
-
-// readStory reads the user's own messages. Every bad line is reported.
-func readStory(r io.Reader, user watermark.UserID) (*story, error) {
-	s := &story{returning: user}
-	convs := map[watermark.UserID]map[watermark.ConversationID]bool{}
-	has := func(u watermark.UserID, c watermark.ConversationID) {
-		if convs[u] == nil {
-			convs[u] = map[watermark.ConversationID]bool{}
-		}
-		convs[u][c] = true
-	}
-	seen := map[string]bool{}
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, maxLine)
-	var errs []error
-	for n := 1; lines.Scan(); n++ {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
-		}
-		m := &tidemarkv1.SendMessage{}
-		err := protojson.Unmarshal(lines.Bytes(), m)
-		var conv watermark.ConversationID
-		if err == nil {
-			conv, _, err = convert.SendToMessage(m, convert.Limits{})
-		}
-		if err != nil {
-			if errs = append(errs, fmt.Errorf("line %d: %w", n, err)); len(errs) >= 20 {
-				break
-			}
-			continue
-		}
-		if key := m.GetConversation() + " " + m.GetSender() + " " + m.GetClientMessageId(); m.GetClientMessageId() != "" {
-			if seen[key] {
-				s.resends++
-			}
-			seen[key] = true
-		}
-		s.acts = append(s.acts, act{send: m})
-		has(watermark.UserID(m.GetSender()), conv)
-		if a, b, ok := conv.Users(); ok {
-			has(a, conv)
-			has(b, conv)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		errs = append(errs, fmt.Errorf("read input: %w", err))
-	}
-	if len(errs) == 0 && len(s.acts) == 0 {
-		errs = append(errs, errors.New("the input has no message"))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("demo: %w", err)
-	}
-	for _, u := range slices.Sorted(maps.Keys(convs)) {
-		if s.returning == "" || (user == "" && len(convs[u]) > len(convs[s.returning])) {
-			s.returning = u
-		}
-	}
-	return s, nil
 }

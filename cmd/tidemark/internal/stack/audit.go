@@ -51,6 +51,21 @@ func (s *Stack) sequenced(ctx context.Context) iter.Seq2[watermark.Record, error
 	}
 }
 
+// DeadLetters gives what stands in the dead letter topic.
+func (s *Stack) DeadLetters(ctx context.Context) iter.Seq2[wire.DeadLetter, error] {
+	return func(yield func(wire.DeadLetter, error) bool) {
+		for rec, err := range pipeline.Scan(ctx, s.kafka, s.kafka.Topics().DeadLetter) {
+			var out wire.DeadLetter
+			if err == nil {
+				out, err = wire.DecodeDeadLetter(rec)
+			}
+			if !yield(out, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
 // Produce publishes records on the toRedis topic, as an outside producer does.
 func (s *Stack) Produce(ctx context.Context, outs []wire.Out) error {
 	for i := range outs {

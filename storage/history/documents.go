@@ -5,11 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-
-	"net/url"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 

@@ -23,62 +23,64 @@ var (
 	errRace = errors.New("other writers were faster each time")
 )
 
-// code is an error code of the server. They are listed in its source,
-// error_codes.yml; texts are not compared, since they differ between versions
-// and between servers.
-type code int
-
+// Codes of the server, as its error_codes.yml lists them. Texts are never
+// compared: they differ between versions and between servers.
 const (
-	codeDuplicateKey code = 11000
-	codeExists       code = 48
+	codeDuplicateKey = 11000
+	codeExists       = 48 // NamespaceExists
 )
 
-var fatalCodes = map[code]string{
-	11: "auth", 13: "auth", 18: "auth", // UserNotFound, Unauthorized, AuthenticationFailed
-	8000: "auth", // Atlas, for its own refusals; wrong credentials above all
-	334:  "auth", // MechanismUnavailable
-	2:    "server", 9: "server", 14: "server", 20: "server", 40: "server", 59: "server", 72: "server", 73: "server",
-	115: "server", 238: "server", // BadValue, FailedToParse, TypeMismatch, IllegalOperation,
-	// ConflictingUpdateOperators, CommandNotFound, InvalidOptions, InvalidNamespace,
-	// CommandNotSupported, NotImplemented: this server does not do what is asked.
-	67: "index", 68: "index", 85: "index", 86: "index", 197: "index", // CannotCreateIndex, IndexAlreadyExists,
-	// IndexOptionsConflict, IndexKeySpecsConflict, InvalidIndexSpecificationOption
-	27:    "index",         // IndexNotFound: a hint names an index that somebody dropped
-	79:    "write_concern", // UnknownReplWriteConcern
-	100:   "write_concern", // UnsatisfiableWriteConcern: w above the number of members
-	121:   "validation",    // DocumentValidationFailure: a validator that is not ours
-	166:   "server",        // CommandNotSupportedOnView
-	13297: "database",      // DatabaseDifferCase
+// families sorts codes. The first family that has one of an error's codes
+// decides, so the worse classes stand first: what is fatal does not heal
+// because something else beside it would. The transient ones only give a
+// reason: a code that stands nowhere is transient too.
+var families = []struct {
+	class  fault.Class
+	reason string
+	codes  []int
+}{
+	// Who may not log in or write now may not in a minute either. UserNotFound,
+	// Unauthorized, AuthenticationFailed, MechanismUnavailable, and Atlas' own.
+	{fault.Fatal, "auth", []int{11, 13, 18, 334, 8000}},
+	// This server does not do what is asked: BadValue (a hint without its index
+	// too), FailedToParse, TypeMismatch, IllegalOperation,
+	// ConflictingUpdateOperators, CommandNotFound, InvalidOptions,
+	// InvalidNamespace, CommandNotSupported, CommandNotSupportedOnView,
+	// NotImplemented.
+	{fault.Fatal, "server", []int{2, 9, 14, 20, 40, 59, 72, 73, 115, 166, 238}},
+	// IndexNotFound, CannotCreateIndex, IndexAlreadyExists, IndexOptionsConflict,
+	// IndexKeySpecsConflict, InvalidIndexSpecificationOption.
+	{fault.Fatal, "index", []int{27, 67, 68, 85, 86, 197}},
+	// UnknownReplWriteConcern, and UnsatisfiableWriteConcern: more than there
+	// are members.
+	{fault.Fatal, "write_concern", []int{79, 100}},
+	{fault.Fatal, "validation", []int{121}}, // a validator that is not ours
+	{fault.Fatal, "database", []int{13297}}, // one whose name differs in case
+	// BSONObjectTooLarge, KeyTooLong, and what an update would make.
+	{fault.Poison, "too_large", []int{10334, 17280, 17419, 17420}},
+	// Not a primary, not yet or not any more.
+	{fault.Transient, "election", []int{189, 10058, 10107, 11602, 13435, 13436}},
+	{fault.Transient, "shutdown", []int{91, 11600}},
+	{fault.Transient, "interrupted", []int{175, 237, 11601}},
+	// HostUnreachable, HostNotFound, NetworkTimeout,
+	// NetworkInterfaceExceededTimeLimit, SocketException: between the members.
+	{fault.Transient, "network", []int{6, 7, 89, 202, 9001}},
+	{fault.Transient, "timeout", []int{50, 262}},
+	{fault.Transient, "write_concern", []int{64}}, // written, not on a majority yet
+	// LockTimeout, LockBusy, LockFailed, WriteConflict, TransactionTooOld,
+	// NoSuchTransaction: writers that touch the same documents, deadlocks too.
+	{fault.Transient, "conflict", []int{24, 46, 107, 112, 225, 251}},
+	{fault.Transient, "race", []int{codeDuplicateKey}}, // of upserts, again and again
+	{fault.Transient, "cursor", []int{43, 234}},
+	{fault.Transient, "routing", []int{63, 133, 150, 249, 13388}}, // shards are being moved
+	{fault.Transient, "read_concern", []int{123, 134}},
+	{fault.Transient, "disk_full", []int{14031}},
+	{fault.Transient, "no_memory", []int{146}},
+	{fault.Transient, "overload", []int{365, 462}},
+	{fault.Transient, "index_build", []int{276, 12587}},
 }
 
-var poisonCodes = map[code]string{
-	10334: "too_large",                     // BSONObjectTooLarge
-	17280: "too_large", 10003: "too_large", // KeyTooLong, CannotGrowDocumentInCappedNamespace
-	17419: "too_large", 17420: "too_large", // an update's result is too large
-	15: "too_large", // Overflow
-}
-
-// transientCodes only gives reasons: a code that is in no table is transient
-// too.
-var transientCodes = map[code]string{
-	10107: "election", 13435: "election", 13436: "election", 10058: "election", // not (yet) a primary
-	189: "election", 11602: "election", // PrimarySteppedDown, InterruptedDueToReplStateChange
-	91: "shutdown", 11600: "shutdown", 11601: "interrupted", 237: "interrupted", 175: "interrupted",
-	6: "network", 7: "network", 89: "network", 9001: "network", 202: "network", // HostUnreachable, HostNotFound,
-	// NetworkTimeout, SocketException, NetworkInterfaceExceededTimeLimit
-	50: "timeout", 262: "timeout", // MaxTimeMSExpired, ExceededTimeLimit
-	64:  "write_concern",                                             // WriteConcernTimeout: written, but not on a majority yet
-	112: "conflict", 24: "conflict", 46: "conflict", 107: "conflict", // WriteConflict, LockTimeout, LockBusy, LockFailed
-	225: "conflict", 251: "conflict", // TransactionTooOld, NoSuchTransaction
-	codeDuplicateKey: "race", // of two upserts, tried again often enough
-	43:               "cursor", 234: "cursor",
-	63: "routing", 13388: "routing", 150: "routing", 249: "routing", 133: "routing", // shards are being moved
-	134: "read_concern", 123: "read_concern",
-	14031: "disk_full", 146: "no_memory", 365: "overload", 462: "overload",
-	12587: "index_build", 276: "index_build",
-}
-
-func isDuplicate(c int) bool { return code(c) == codeDuplicateKey }
+func isDuplicate(c int) bool { return c == codeDuplicateKey }
 
 // sorted gives err its class, and takes secrets out of its text.
 func (s *Store) sorted(err error) error {
@@ -89,9 +91,7 @@ func (s *Store) sorted(err error) error {
 	return fault.New(class, reason, mask(err, s.secrets))
 }
 
-// classOf sorts an error of the driver. Of several codes in one error the
-// worst for a repetition counts: what is fatal does not heal because something
-// else beside it would.
+// classOf sorts an error of the driver.
 func classOf(err error) (fault.Class, string) {
 	if e, ok := errors.AsType[*fault.Error](err); ok {
 		return e.Class, e.Reason
@@ -113,14 +113,9 @@ func classOf(err error) (fault.Class, string) {
 	if others := slices.DeleteFunc(slices.Clone(codes), isDuplicate); len(others) > 0 {
 		codes = others
 	}
-	for _, t := range []struct {
-		class fault.Class
-		codes map[code]string
-	}{{fault.Fatal, fatalCodes}, {fault.Poison, poisonCodes}, {fault.Transient, transientCodes}} {
-		for _, c := range codes {
-			if reason, ok := t.codes[code(c)]; ok {
-				return t.class, reason
-			}
+	for _, f := range families {
+		if slices.ContainsFunc(codes, func(c int) bool { return slices.Contains(f.codes, c) }) {
+			return f.class, f.reason
 		}
 	}
 	switch {

@@ -92,7 +92,7 @@ func (s *Store) prepareCollections(ctx context.Context) error {
 		"members":       options.CreateCollection(),
 		"conversations": options.CreateCollection(),
 	} {
-		if err := s.db.CreateCollection(ctx, name, opts); err != nil && !slices.Contains(mongo.ErrorCodes(err), int(codeExists)) {
+		if err := s.db.CreateCollection(ctx, name, opts); err != nil && !slices.Contains(mongo.ErrorCodes(err), codeExists) {
 			return fmt.Errorf("create collection %s: %w", name, err)
 		}
 	}

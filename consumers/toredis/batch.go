@@ -52,6 +52,12 @@ func (s *Stage) sort(records []wire.Record) (*batch, error) {
 		case err != nil:
 			return nil, fmt.Errorf("toredis: decode %s/%d@%d: %w", r.Topic, r.Partition, r.Offset, err)
 		}
+		if n := in.Origin.Partition.Number; n >= s.cfg.Partitions {
+			// Input marks are kept for each partition that there is, and no more.
+			cause := fmt.Sprintf("header %s: no forwarder wrote it: it names partition %d of a topic that has %d", wire.HeaderOrigin, n, s.cfg.Partitions)
+			b.letters = append(b.letters, letter{r, watermark.ReasonInvalid, cause})
+			continue
+		}
 		if home := wire.PartitionOf(string(in.Conversation), s.cfg.Partitions); home != s.partition {
 			if r.IsForwarded() {
 				return nil, fault.New(fault.Fatal, watermark.ReasonWrongPartition, fmt.Errorf(

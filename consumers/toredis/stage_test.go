@@ -216,6 +216,38 @@ func TestMisroutedRecordsAreForwardedOnce(t *testing.T) {
 	}
 }
 
+// An origin that no forwarder can have written would raise the input mark of a
+// partition that the record never stood in, and what stands there would be lost;
+// on a wrong partition it would stop every owner, for ever.
+func TestForgedOriginsAreDeadLetters(t *testing.T) {
+	const partitions = 4
+	w := newWorld(partitions)
+	home := wire.PartitionOf(group, partitions)
+	w.send(t, -1, group, "A", "1", "a", "")
+	honest := w.input(home)[0]
+	forge := func(at int64, partition int32, origin string) wire.Record {
+		r := honest
+		r.Offset, r.Partition = at, partition
+		r.Headers = append(slices.Clone(r.Headers), wire.Header{Key: wire.HeaderOrigin, Value: []byte(origin)})
+		return r
+	}
+	high := "/9223372036854775807/0"
+	s := w.stage(t, home)
+	handle(t, s, []wire.Record{
+		forge(0, home, "X/0"+high),
+		forge(1, home, fmt.Sprintf("%s/%d", honest.TopicID, home)+high),
+		forge(2, home, fmt.Sprintf("%s/%d", honest.TopicID, partitions)+high),
+	})
+	honest.Offset = 3
+	handle(t, s, []wire.Record{honest})
+	wrong := (home + 1) % partitions
+	handle(t, w.stage(t, wrong), []wire.Record{forge(0, wrong, "X/0/0/0")})
+	equal(t, "letters", w.letters(t), []string{
+		fmt.Sprintf("%d@0 invalid", home), fmt.Sprintf("%d@1 invalid", home), fmt.Sprintf("%d@2 invalid", home), fmt.Sprintf("%d@0 invalid", wrong),
+	})
+	equal(t, "log", story(t, w, home), []string{"group:g1 1 A/1"})
+}
+
 // Of two strays of one conversation the second must not arrive without the
 // first: the first's retry would then stand below the input mark, and be lost.
 func TestStraysOfOneConversationArriveInOrder(t *testing.T) {

@@ -40,7 +40,7 @@ func FuzzDecodeInput(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(pb, "", "", "", "", int64(0), int64(5))
-	f.Add(js, "application/json", "", "sync-1", "t/1/2/3", int64(1), int64(-5))
+	f.Add(js, "application/json", "", "sync-1", "Zm9vYmFyYmF6cXV4/1/2/3", int64(1), int64(-5))
 	f.Add(cmd.Value, "", "command", "", "", int64(1<<62), int64(1<<62))
 	f.Add([]byte(`{"conversation":"group:g","sender":"a","json":{"a":[1e400]}}`), "", "", "", "", int64(0), int64(0))
 	f.Fuzz(func(t *testing.T, value []byte, content, kind, caller, origin string, offset, ms int64) {
@@ -63,7 +63,7 @@ func FuzzDecodeInput(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			there := wire.Record{TopicID: "other", Value: out.Value, Headers: out.Headers}
+			there := wire.Record{TopicID: rec.TopicID, Partition: rec.Partition + 1, Value: out.Value, Headers: out.Headers}
 			got, err := wire.Codec{}.DecodeInput(there)
 			if d := cmp.Diff(in, got); err != nil || d != "" {
 				t.Fatalf("forwarded: %v (-here +there):\n%s", err, d)

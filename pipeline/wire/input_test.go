@@ -128,6 +128,8 @@ func TestDecodeInputRefuses(t *testing.T) {
 		{"origin at a negative offset", record(pb, header("tidemark-origin", "t/1/-2/3")), watermark.ReasonUndecodable, "offset"},
 		{"origin at a huge partition", record(pb, header("tidemark-origin", "t/4294967296/2/3")), watermark.ReasonUndecodable, "partition"},
 		{"origin too long", record(pb, header("tidemark-origin", strings.Repeat("t", 65)+"/1/2/3")), watermark.ReasonUndecodable, "topic id"},
+		{"origin in another topic", record(pb, header("tidemark-origin", "t/1/2/3")), watermark.ReasonInvalid, "topic id"},
+		{"origin in its own partition", record(pb, header("tidemark-origin", "Zm9vYmFyYmF6cXV4/3/9223372036854775807/3")), watermark.ReasonInvalid, "partition 3"},
 		{"negative offset", func() wire.Record { r := record(pb); r.Offset = -1; return r }(), watermark.ReasonInvalid, "offset"},
 		{"negative partition", func() wire.Record { r := record(pb); r.Partition = -1; return r }(), watermark.ReasonInvalid, "partition"},
 	}
@@ -272,7 +274,7 @@ func TestForwardKeepsWhatTheRecordMeans(t *testing.T) {
 			if out.Key != "single:a:b" || out.Partition != -1 || out.Topic != "toRedis" {
 				t.Errorf("out = %+v", out)
 			}
-			there := wire.Record{Topic: "toRedis", TopicID: "another", Partition: 9, Offset: 1000, Time: at.Add(time.Hour), Key: []byte(out.Key), Value: out.Value, Headers: out.Headers}
+			there := wire.Record{Topic: "toRedis", TopicID: rec.TopicID, Partition: 9, Offset: 1000, Time: at.Add(time.Hour), Key: []byte(out.Key), Value: out.Value, Headers: out.Headers}
 			if !there.IsForwarded() || there.Hops() != 1 {
 				t.Error("it does not count as forwarded")
 			}

@@ -28,6 +28,12 @@ type first struct {
 
 // firstOf gives the place that identifies a record: the one its forwarder
 // noted, else its own.
+//
+// Anybody who may produce may write the header, and an owner that believed it
+// would raise the input mark of a partition that the record never stood in:
+// everything below would be taken for decided, and be lost. So a note counts
+// only where a forwarder can have made it: it moves records inside one topic,
+// and never to the partition that they come from.
 func firstOf(r *Record) (first, error) {
 	if v, ok := r.Header(HeaderOrigin); ok {
 		f, err := parsePlace(string(v))
@@ -36,6 +42,12 @@ func firstOf(r *Record) (first, error) {
 		}
 		if err != nil {
 			return first{}, undecodable(fmt.Errorf("header %s: %w", HeaderOrigin, err))
+		}
+		switch p := f.origin.Partition; {
+		case p.TopicID != r.TopicID:
+			return first{}, invalid(fmt.Errorf("header %s: no forwarder wrote it: it names topic id %s, and the record stands in %s", HeaderOrigin, clip(p.TopicID, maxTopicID), clip(r.TopicID, maxTopicID)))
+		case p.Number == r.Partition:
+			return first{}, invalid(fmt.Errorf("header %s: no forwarder wrote it: it names partition %d, where the record stands", HeaderOrigin, p.Number))
 		}
 		return f, nil
 	}

@@ -45,6 +45,30 @@ func TestSeqsAreExactToTheLast(t *testing.T) {
 	})
 }
 
+// A version or membership number that ran over could not be read any more, by
+// the owner neither.
+func TestMembersAreExactToTheLast(t *testing.T) {
+	onEachRedis(t, func(t *testing.T, x *fixture) {
+		s := fresh()
+		s.Max = 5
+		s.Members = map[watermark.UserID]watermark.Member{
+			"ann": {Version: int64(watermark.MaxSeq) - 1, LastMembership: 1, Memberships: []watermark.Membership{{Number: 1}}},
+			"bob": {Version: 7, LastMembership: 1<<31 - 1},
+		}
+		x.warm(t, s)
+		outs := x.decide(t, x.leave("ann", "l", 0), x.join("ann", "j", watermark.HistoryNone, 0), x.join("bob", "j", watermark.HistoryNone, 0))
+		wantVerdicts(t, outs, "accepted 5", "refused window_full", "refused window_full")
+		if got := outs[0].Member.Version; got != int64(watermark.MaxSeq) {
+			t.Errorf("version is %d", got)
+		}
+		lost := watermark.Input{
+			Conversation: x.conv, Origin: x.origin(), Act: watermark.ActResequence, OpID: "r",
+			Member: &watermark.Member{User: "bob", Version: int64(watermark.MaxSeq)},
+		}
+		wantVerdicts(t, x.decide(t, lost), "refused window_full")
+	})
+}
+
 func TestOwnMessagesAreBoundedByAnAdvance(t *testing.T) {
 	onEachRedis(t, func(t *testing.T, x *fixture) {
 		x.policy = watermark.KeepOnSend

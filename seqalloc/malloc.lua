@@ -285,7 +285,7 @@ local function commands()
       local hi = math.min(w[3], first - 1)
       if w[2] < first and hi >= math.max(w[2], 1) then kept[#kept + 1] = {w[1], w[2], hi} end
     end
-    if #kept >= MAXMEMBERSHIPS then return nil end
+    if #kept >= MAXMEMBERSHIPS or m.last >= 2147483647 then return nil end
     record(m, op)
     m.last = m.last + 1
     kept[#kept + 1] = {m.last, lower, 0}
@@ -361,6 +361,7 @@ local function commands()
     local user, m = ARGV[a + 3], member(ARGV[a + 3])
     local o = outcome('again', max)
     if fresh then
+      if math.max(m.v, tonumber(ARGV[a + 4])) >= MAXSEQ then return refused('window_full') end
       settle(m)
       m.v = math.max(m.v, tonumber(ARGV[a + 4])) + 1
       dirty[user] = true
@@ -384,6 +385,8 @@ local function commands()
     end
     local o = outcome('accepted', edge or max)
     if not edge then
+      -- Above it a double no longer counts one by one.
+      if m.v >= MAXSEQ then return refused('window_full') end
       local changed = apply(m, op, user)
       if not changed then return refused('window_full') end
       dirty[user] = true

@@ -63,7 +63,7 @@ const (
 	ReasonNotParticipant = "not_participant" // not one of the two of a single conversation
 	ReasonIDReused       = "id_reused"       // same client message id, other content
 	ReasonNoSuchSeq      = "no_such_seq"     // a revoke or a minimum beyond the maximum
-	ReasonWindowFull     = "window_full"     // MaxMemberships reached
+	ReasonWindowFull     = "window_full"     // MaxMemberships reached, or the version or number at its end
 	ReasonSeqsExhausted  = "seqs_exhausted"  // MaxSeq reached
 	ReasonUndecodable    = "undecodable"     // not a message at all
 	ReasonInvalid        = "invalid"         // a field breaks its rule

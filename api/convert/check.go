@@ -14,6 +14,10 @@ import (
 // so learns of its mistake.
 const MaxTime = 253402300799999
 
+// maxCount is the highest version and repair number: scripts in Redis count in
+// IEEE 754 doubles, and what they cannot count nobody could read any more.
+const maxCount = int64(watermark.MaxSeq)
+
 // faults gathers what is wrong with one message, so that its sender learns of
 // everything at once.
 type faults struct {

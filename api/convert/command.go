@@ -73,9 +73,7 @@ func (f *faults) join(in *watermark.Input, j *v1.JoinCommand) {
 func (f *faults) resequence(in *watermark.Input, r *v1.ResequenceCommand) {
 	in.Act = watermark.ActResequence
 	in.Repair = r.GetRepairNumber()
-	if in.Repair < 0 {
-		f.addf("resequence.repair_number", "%d is negative", in.Repair)
-	}
+	f.within("resequence.repair_number", in.Repair, 0, maxCount)
 	if r.GetMessage() == nil && r.GetMember() == nil {
 		f.addf("resequence", "neither a message nor a member")
 	}
@@ -89,6 +87,8 @@ func (f *faults) resequence(in *watermark.Input, r *v1.ResequenceCommand) {
 	if s := r.GetMember(); s != nil {
 		m, err := MemberFromAPI(s)
 		f.nest("resequence.member", err)
+		// The owner counts on from here; half of the range is left for that.
+		f.within("resequence.member.version", s.GetVersion(), 0, maxCount/2)
 		in.Member = &m
 	}
 }

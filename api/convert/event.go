@@ -51,9 +51,7 @@ func EventFromAPI(e *v1.Event) (watermark.Event, error) {
 			Read: f.bound("read_seq", k.Read.GetReadSeq()), Receipt: f.bound("receipt_seq", k.Read.GetReceiptSeq()),
 		}
 	case *v1.Event_Repaired:
-		if k.Repaired.GetNumber() < 0 {
-			f.addf("number", "%d is negative", k.Repaired.GetNumber())
-		}
+		f.within("number", k.Repaired.GetNumber(), 0, maxCount)
 		out = watermark.Repaired{Number: k.Repaired.GetNumber(), From: f.bound("from", k.Repaired.GetFrom())}
 	default:
 		f.addf("kind", "it is missing or not known")

@@ -35,9 +35,7 @@ func MemberFromAPI(s *v1.MemberState) (watermark.Member, error) {
 		Read:           f.bound("read_seq", s.GetReadSeq()),
 		Receipt:        f.bound("receipt_seq", s.GetReceiptSeq()),
 	}
-	if m.Version < 0 {
-		f.addf("version", "%d is negative", m.Version)
-	}
+	f.within("version", m.Version, 0, maxCount)
 	if m.LastMembership < 0 {
 		f.addf("last_membership", "%d is negative", m.LastMembership)
 	}

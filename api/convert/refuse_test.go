@@ -58,6 +58,8 @@ func TestCommandsRefused(t *testing.T) {
 		{"resequence of no seq", lost(&v1.ResequenceCommand{RepairNumber: 1, Message: logged(0)}), watermark.ReasonInvalid, "resequence.message.seq:"},
 		{"resequence of a broken one", lost(&v1.ResequenceCommand{RepairNumber: 1, Message: &v1.LoggedMessage{Seq: 1}}), watermark.ReasonInvalid, "resequence.message:"},
 		{"negative repair", lost(&v1.ResequenceCommand{RepairNumber: -1, Message: logged(1)}), watermark.ReasonInvalid, "resequence.repair_number:"},
+		{"repair that no script can count", lost(&v1.ResequenceCommand{RepairNumber: over, Message: logged(1)}), watermark.ReasonInvalid, "resequence.repair_number:"},
+		{"version that no owner can count on from", lost(&v1.ResequenceCommand{Member: &v1.MemberState{User: "a", Version: 1<<52 + 1}}), watermark.ReasonInvalid, "resequence.member.version:"},
 		{"resequence of a broken member", lost(&v1.ResequenceCommand{Member: &v1.MemberState{}}), watermark.ReasonInvalid, "resequence.member:"},
 	}
 	for _, tt := range tests {
@@ -97,6 +99,7 @@ func TestMembersRefused(t *testing.T) {
 	}{
 		{"nil", nil, "user:"},
 		{"negative version", &v1.MemberState{User: "a", Version: -1}, "version:"},
+		{"version beyond", &v1.MemberState{User: "a", Version: over}, "version:"},
 		{"negative last membership", &v1.MemberState{User: "a", LastMembership: -1}, "last_membership:"},
 		{"read beyond", &v1.MemberState{User: "a", ReadSeq: over}, "read_seq:"},
 		{"negative read", &v1.MemberState{User: "a", ReadSeq: -1}, "read_seq:"},
@@ -163,6 +166,7 @@ func TestEventsRefused(t *testing.T) {
 		{"read beyond", &v1.Event{Kind: &v1.Event_Read{Read: &v1.ReadAdvanced{User: "a", ReadSeq: 1 << 62}}}, "read_seq:"},
 		{"receipt beyond", &v1.Event{Kind: &v1.Event_Read{Read: &v1.ReadAdvanced{User: "a", ReceiptSeq: 1 << 62}}}, "receipt_seq:"},
 		{"negative repair", &v1.Event{Kind: &v1.Event_Repaired{Repaired: &v1.Repaired{Number: -1, From: 1}}}, "number:"},
+		{"repair beyond", &v1.Event{Kind: &v1.Event_Repaired{Repaired: &v1.Repaired{Number: over, From: 1}}}, "number:"},
 		{"repair from beyond", &v1.Event{Kind: &v1.Event_Repaired{Repaired: &v1.Repaired{Number: 1, From: over}}}, "from:"},
 	}
 	for _, tt := range tests {

@@ -77,7 +77,7 @@ var events = rapid.Custom(func(t *rapid.T) watermark.Event {
 	case 4:
 		return watermark.ReadAdvanced{User: users.Draw(t, "user"), Read: edges.Draw(t, "read"), Receipt: edges.Draw(t, "receipt"), Device: "phone"}
 	default:
-		return watermark.Repaired{Number: rapid.Int64Range(1, 1<<60).Draw(t, "number"), From: seqs.Draw(t, "from")}
+		return watermark.Repaired{Number: rapid.Int64Range(1, 1<<53-1).Draw(t, "number"), From: seqs.Draw(t, "from")}
 	}
 })
 
@@ -102,7 +102,7 @@ var commands = rapid.Custom(func(t *rapid.T) watermark.Input {
 	case watermark.ActRaiseMin, watermark.ActRevoke:
 		in.Seq = seqs.Draw(t, "seq")
 	case watermark.ActResequence:
-		in.Repair = rapid.Int64Range(0, 1<<60).Draw(t, "repair")
+		in.Repair = rapid.Int64Range(0, 1<<53-1).Draw(t, "repair")
 		if rapid.Bool().Draw(t, "of a message") {
 			m := messages.Draw(t, "message")
 			in.Seq, m.Seq = m.Seq, 0

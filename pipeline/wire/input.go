@@ -20,6 +20,10 @@ import (
 // key and the record's own header take.
 const DefaultMaxRecord = 1_000_000
 
+// handedBackMargin is what a record may take beside a message that was handed
+// back.
+const handedBackMargin = 8 << 10
+
 // Codec reads the input topic. Its zero value has the default limits.
 type Codec struct {
 	// Limits are the deployment's choices about messages.
@@ -54,8 +58,34 @@ func (c Codec) DecodeInput(r Record) (watermark.Input, error) {
 	if err != nil {
 		return watermark.Input{}, err
 	}
+	if err := c.checkSize(&in); err != nil {
+		return watermark.Input{}, err
+	}
 	in.Origin, in.Time = f.origin, f.timeMs
 	return in, nil
+}
+
+// checkSize refuses what could be given a seq and then never be
+// appended, be it sent or handed back to be sequenced anew.
+func (c Codec) checkSize(in *watermark.Input) error {
+	if in.Message == nil {
+		return nil
+	}
+	n := recordOverhead + inputSize + eventOverhead + messageSize(in.Message)
+	if in.Act != watermark.ActSend {
+		// It was not bounded by the limits of a message that is sent, so it may
+		// be near the record's: leave room for the key and for more inputs.
+		n += handedBackMargin
+	}
+	limit := c.MaxRecord
+	if limit <= 0 {
+		limit = DefaultMaxRecord
+	}
+	if n <= limit {
+		return nil
+	}
+	return fault.New(fault.Poison, watermark.ReasonTooLarge,
+		fmt.Errorf("message: %d bytes in the sequenced log, whose records take at most %d", n, limit))
 }
 
 func (c Codec) decodeSend(r *Record, f first) (watermark.Input, error) {
@@ -80,14 +110,6 @@ func (c Codec) decodeSend(r *Record, f first) (watermark.Input, error) {
 		if err := watermark.CheckKey("it", in.Caller); err != nil {
 			return watermark.Input{}, fault.New(fault.Poison, watermark.ReasonInvalid, fmt.Errorf("header %s: %w", HeaderCaller, err))
 		}
-	}
-	limit := c.MaxRecord
-	if limit <= 0 {
-		limit = DefaultMaxRecord
-	}
-	if n := recordOverhead + inputSize + eventOverhead + messageSize(&m); n > limit {
-		return watermark.Input{}, fault.New(fault.Poison, watermark.ReasonTooLarge,
-			fmt.Errorf("message: %d bytes in the sequenced log, whose records take at most %d", n, limit))
 	}
 	return in, nil
 }

@@ -292,6 +292,27 @@ func TestForwardKeepsWhatTheRecordMeans(t *testing.T) {
 	}
 }
 
+// A message that is handed back is bounded as one that is sent: given a seq and
+// refused by the log it would stop its owner for ever.
+func TestAMessageHandedBackMustFitTheLog(t *testing.T) {
+	m := wantInput().Message
+	m.Body = []byte(strings.Repeat("x", wire.DefaultMaxRecord-1000))
+	in := watermark.Input{Conversation: "single:a:b", Act: watermark.ActResequence, OpID: "o", Seq: 1, Repair: 1, Message: m}
+	decode := func() error {
+		out, err := wire.EncodeCommand(convert.InputToCommand(in))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = wire.Codec{}.DecodeInput(asRecord(out))
+		return err
+	}
+	wantPoison(t, decode(), watermark.ReasonTooLarge, "bytes")
+	m.Body = m.Body[:wire.DefaultMaxRecord-10_000]
+	if err := decode(); err != nil {
+		t.Error(err)
+	}
+}
+
 func asRecord(out wire.Out) wire.Record {
 	rec := record(out.Value, out.Headers...)
 	rec.Key = []byte(out.Key)

@@ -5,12 +5,16 @@ package stack_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
@@ -59,6 +63,84 @@ func TestReal_O1_RedisCluster(t *testing.T) {
 	check(3, 2)
 	round(4)
 	check(6, 2)
+}
+
+// TestReal_S2_CounterRolledBack puts a conversation's keys back to what they
+// were three messages ago.
+func TestReal_S2_CounterRolledBack(t *testing.T) {
+	own := ownServices(t, "--redis")
+	for _, v := range []struct {
+		name    string
+		between func(*rig)
+		repairs bool
+	}{
+		{"a_NewIncarnation", func(r *rig) {
+			own.signal("redis", syscall.SIGTERM)
+			r.eventually("Redis has ended", func() error {
+				c, err := net.Dial("tcp", r.emb.Config.Redis.Addresses[0])
+				if err != nil {
+					return nil
+				}
+				return errors.Join(errors.New("it listens"), c.Close())
+			})
+			own.start()
+		}, false},
+		{"b_WorkerAlive", func(*rig) {}, false},
+		{"c_WorkerRestarted", func(r *rig) { r.restart(stack.ToRedis) }, true},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			r := startAll(t, func(c *config.Config) { c.Redis.Addresses = own.addresses("TIDEMARK_TEST_REDIS") })
+			const c = "single:A:B"
+			lines, ids := numbered(c, "A", "m", 13)
+			r.produce(c, lines[:9]...)
+			r.settle()
+			back := r.dumped(c)
+			r.produce(c, lines[9:12]...)
+			r.settle()
+			r.forget(c)
+			back()
+			v.between(r)
+			r.produce(c, lines[12])
+			r.eventually("m13 is at seq 13", func() error {
+				page := r.pull("A", &tidemarkv1.PullRange{Conversation: c, Begin: 13, End: 13})
+				if len(page.GetMessages()) != 1 || page.GetMessages()[0].GetClientMessageId() != "m13" {
+					return fmt.Errorf("page = %v", page)
+				}
+				return nil
+			})
+			r.settle()
+			if w := r.marks("A", c); w.GetMaxSeq() != 13 || (w.GetRepairNumber() > 0) != v.repairs {
+				t.Errorf("in the end: %v, repaired should be %v", w, v.repairs)
+			}
+			wantIDs(t, auditConversations(r, c)[c], ids...)
+		})
+	}
+}
+
+// dumped takes the keys of a conversation as they are, and gives what puts them
+// back.
+func (r *rig) dumped(conv string) (back func()) {
+	r.t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: r.emb.Config.Redis.Addresses[0]})
+	r.t.Cleanup(func() { _ = client.Close() })
+	keys, err := client.Keys(r.ctx(), r.emb.Config.Redis.Prefix+"tm:{"+conv+"}*").Result()
+	if err != nil || len(keys) == 0 {
+		r.t.Fatalf("keys of %s: %v, %v", conv, keys, err)
+	}
+	dumps := map[string]string{}
+	for _, k := range keys {
+		if dumps[k], err = client.Dump(r.ctx(), k).Result(); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return func() {
+		r.t.Helper()
+		for k, d := range dumps {
+			if err := client.RestoreReplace(r.ctx(), k, time.Hour, d).Err(); err != nil {
+				r.t.Fatal(err)
+			}
+		}
+	}
 }
 
 // TestReal_L2_RedisKilled kills Redis under a burst.

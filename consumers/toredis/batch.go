@@ -60,9 +60,14 @@ func (s *Stage) sort(records []wire.Record) (*batch, error) {
 		}
 		if home := wire.PartitionOf(string(in.Conversation), s.cfg.Partitions); home != s.partition {
 			if r.IsForwarded() {
-				return nil, fault.New(fault.Fatal, watermark.ReasonWrongPartition, fmt.Errorf(
-					"toredis: %s/%d@%d of conversation %s was forwarded here from partition %d, but belongs on %d: workers disagree on the number of partitions",
-					r.Topic, r.Partition, r.Offset, in.Conversation, in.Origin.Partition.Number, home))
+				// It would go round for ever. Stopping would not help either: the
+				// record stands there after every restart, and anybody who may
+				// produce can write one. Kept among the dead letters it can be
+				// replayed once the workers agree again.
+				cause := fmt.Sprintf("forwarded here from partition %d, but conversation %s belongs on %d: a forged header %s, or workers that disagree on the number of partitions",
+					in.Origin.Partition.Number, in.Conversation, home, wire.HeaderOrigin)
+				b.letters = append(b.letters, letter{r, watermark.ReasonWrongPartition, cause})
+				continue
 			}
 			b.strays = append(b.strays, stray{r, in.Conversation})
 			continue

@@ -206,13 +206,20 @@ func TestMisroutedRecordsAreForwardedOnce(t *testing.T) {
 		"group:g1 1 A/" + id, "group:g1 2 A/2", "group:g1 1 A/" + id, "group:g1 2 A/2",
 	})
 
-	// A second hop would go round for ever.
+	// A second hop would go round for ever, and stopping would be for ever too.
 	far := w.stage(t, (home+2)%partitions)
 	hop := moved[0]
 	hop.Partition = (home + 2) % partitions
-	_, err := far.Handle(t.Context(), []wire.Record{hop})
-	if fault.ClassOf(err) != fault.Fatal || fault.ReasonOf(err) != watermark.ReasonWrongPartition {
-		t.Errorf("second hop: %v, want fatal wrong_partition", err)
+	letters := len(w.letters(t))
+	if durable, err := far.Handle(t.Context(), []wire.Record{hop}); err != nil || durable != hop.Offset+1 {
+		t.Fatalf("second hop: durable %d, %v", durable, err)
+	}
+	got := w.letters(t)
+	if len(got) != letters+1 || !strings.HasSuffix(got[letters], watermark.ReasonWrongPartition) {
+		t.Errorf("second hop: dead letters %v, want one more, wrong_partition", got)
+	}
+	if n := len(w.input(home)); n != 4 {
+		t.Errorf("second hop: %d records at home, want 4 as before", n)
 	}
 }
 

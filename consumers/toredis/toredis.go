@@ -18,7 +18,8 @@
 //     begun, loaded from the truth and installed; a load that ends below what
 //     this owner saw acknowledged stops the process, for the log lost records.
 //   - A record that stands on another partition than its conversation's is
-//     forwarded once, with its first place along; a second hop is fatal.
+//     forwarded once, with its first place along; one that would need a second
+//     hop is a dead letter.
 //   - Nothing is passed over: what cannot be accepted goes to the dead letter
 //     topic with its cause, or to the caller who waits for the answer.
 //

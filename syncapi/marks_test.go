@@ -400,3 +400,46 @@ func TestRunWaitsForTheMarksUnderWay(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// A mark that the log has and Redis has not, because the conversation is being
+// warmed up from before it, must not be served and then fall.
+func TestAMarkThatWasServedFromTheTruthDoesNotFallInRedis(t *testing.T) {
+	for _, temperature := range []string{"cold", "partial"} {
+		t.Run(temperature, func(t *testing.T) {
+			w := newWorld()
+			w.say(t, single, "B", 9)
+			w.with(single, func(c *talk) {
+				if temperature == "cold" {
+					c.warm = false
+				} else {
+					c.unknown["A"] = true
+				}
+			})
+			w.beforeLoad = func() {
+				w.with(single, func(c *talk) {
+					a, b := c.memberLocked("A"), c.memberLocked("B")
+					a.RaiseRead(7)
+					b.Receipt = 5
+					c.members["A"], c.members["B"] = a, b // appended
+					c.warm = true                         // installed
+					c.warmUps++
+				})
+			}
+			s := newService(t, w, nil)
+			if got := marks(t, s, "A", single); got.ReadSeq != 7 || got.PeerReceiptSeq != 5 {
+				t.Fatalf("served %v", got)
+			}
+			w.with(single, func(c *talk) {
+				if c.marks["A"].Read != 7 || c.marks["B"].Receipt != 5 {
+					t.Errorf("Redis was told %+v", c.marks)
+				}
+			})
+			w.flush()
+			w.set(func() { w.beforeLoad = func() { w.set(func() { w.hotDown = true }) } })
+			res, err := s.GetWatermarks(t.Context(), &v1.GetWatermarksRequest{User: "A", Conversations: []string{string(single)}})
+			if err != nil || res.Watermarks[0].Error.GetCode() != "unavailable" {
+				t.Errorf("a mark that may fall is served: %v, %v", res, err)
+			}
+		})
+	}
+}

@@ -108,6 +108,38 @@ func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sigh
 		v.Temperature = watermark.Cold
 	}
 	s.tell(ctx, loads)
+	if err := s.cfg.Hot.RaiseReads(ctx, marksOf(states, wants)); err != nil {
+		for _, v := range batch {
+			v.err = err
+		}
+	}
+}
+
+// marksOf gives the marks that views are made of. They are
+// raised in Redis before they are served, since a mark is appended before it is
+// raised there, and the truth may know one that Redis is about to forget:
+//
+//	the owner of a cold conversation has loaded it and is about to install it
+//	a mark is appended, behind what the owner loaded
+//	this call finds the conversation cold, and the mark in the truth
+//	the owner installs, without the mark
+//	the next call is served from Redis, where the mark is not raised yet: it fell
+//
+// Where the conversation is cold to that moment nothing is raised, and a
+// warm-up that begins after it loads the mark.
+func marksOf(states []*watermark.State, wants []watermark.Want) []watermark.MemberRow {
+	var rows []watermark.MemberRow
+	for i, want := range wants {
+		for _, u := range want.Users {
+			if m, ok := states[i].Members[u]; ok && (m.Read > 0 || m.Receipt > 0) {
+				rows = append(rows, watermark.MemberRow{
+					Conversation: want.Conversation,
+					Member:       watermark.Member{User: u, Read: m.Read, Receipt: m.Receipt},
+				})
+			}
+		}
+	}
+	return rows
 }
 
 // tell makes Redis know members that were loaded. Views are right without it,

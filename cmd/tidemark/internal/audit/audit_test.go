@@ -119,6 +119,8 @@ func TestRunFindsEachFault(t *testing.T) {
 		{name: "one id, two seqs", recs: []wm.Record{rec(0, run(msg(1, "a"), msg(2, "a")))}, want: []audit.Kind{audit.TwoSeqs}},
 		{name: "the log begins late", recs: []wm.Record{rec(5, run(msg(2, "b"), msg(3, "c")))}, spoil: func(h, _ *store) { h.rows[1] = msg(1, "a") }},
 		{name: "the log begins late, history has a hole", recs: []wm.Record{rec(5, run(msg(2, "b"), msg(3, "c")))}, want: []audit.Kind{audit.MissingRow}},
+		{name: "a hole as wide as seqs go", recs: []wm.Record{rec(0, run(msg(1, "a"))), rec(1, run(msg(wm.MaxSeq, "c")))}, want: []audit.Kind{audit.Hole}},
+		{name: "the log begins late, history has nothing", recs: []wm.Record{rec(5, run(msg(wm.MaxSeq, "c")))}, want: slices.Repeat([]audit.Kind{audit.MissingRow}, 10)},
 		{name: "history lacks a row", recs: clean, spoil: func(h, _ *store) { delete(h.rows, 3) }, want: []audit.Kind{audit.MissingRow}},
 		{name: "history has another row", recs: clean, spoil: func(h, _ *store) { h.rows[3] = msg(3, "x") }, want: []audit.Kind{audit.OtherRow}},
 		{name: "history forgot the revoke", recs: clean, spoil: func(h, _ *store) { h.rows[2] = msg(2, "b") }, want: []audit.Kind{audit.OtherRow}},

@@ -5,6 +5,7 @@ import (
 	"iter"
 
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/audit"
+	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/pipeline"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -34,15 +35,27 @@ func (s *Stack) Settle(ctx context.Context) error {
 
 // Audit compares the sequenced log, history and Redis.
 func (s *Stack) Audit(ctx context.Context) (*audit.Report, error) {
-	return audit.Run(ctx, audit.Sources{Log: s.sequenced(ctx), History: s.history, Hot: s.hot})
+	refused := 0
+	rep, err := audit.Run(ctx, audit.Sources{Log: s.sequenced(ctx, &refused), History: s.history, Hot: s.hot})
+	if err != nil {
+		return nil, err
+	}
+	rep.Refused = refused
+	return rep, nil
 }
 
-func (s *Stack) sequenced(ctx context.Context) iter.Seq2[watermark.Record, error] {
+// sequenced passes over records that are none and counts them: every role does,
+// and toMongo makes dead letters of them.
+func (s *Stack) sequenced(ctx context.Context, refused *int) iter.Seq2[watermark.Record, error] {
 	return func(yield func(watermark.Record, error) bool) {
 		for rec, err := range pipeline.Scan(ctx, s.kafka, s.kafka.Topics().Sequenced) {
 			var out watermark.Record
 			if err == nil {
 				out, err = wire.DecodeRecord(rec)
+				if fault.ClassOf(err) == fault.Poison {
+					*refused++
+					continue
+				}
 			}
 			if !yield(out, err) || err != nil {
 				return

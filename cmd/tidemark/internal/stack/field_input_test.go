@@ -138,6 +138,10 @@ func TestBadRecordsOnTheSequencedLogStallNothing(t *testing.T) {
 	r.settle()
 	r.flush()
 	wantSeqs(t, r.pullAll("A", c, 1, 10), 1, 6)
+	rep, err := r.roles[stack.ToMongo].stack.Audit(r.ctx())
+	if err != nil || !rep.Clean() || rep.Refused != len(outs) || rep.Messages != 6 {
+		t.Errorf("audit: %v, %+v", err, rep)
+	}
 	n := 0
 	for _, d := range r.deadLetters() {
 		if d.Record.Topic == r.topic(wire.TopicSequenced) && (d.Reason == "undecodable" || d.Reason == "invalid") && d.Cause != "" {

@@ -19,7 +19,14 @@ import (
 	wm "github.com/tidemark-im/tidemark/watermark"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The drivers' own, which end by themselves within seconds: the wait for an
+		// answer on a connection that broke, and a node that tidies up.
+		goleak.IgnoreAnyFunction("github.com/centrifugal/centrifuge-go.(*Client).sendAsync.func1"),
+		goleak.IgnoreAnyFunction("github.com/centrifugal/centrifuge/internal/dissolve.(*Dissolver).runWorker"),
+	)
+}
 
 // server is a sync service and a gateway over a list of bodies: seq s of a
 // conversation is bodies[s-1].

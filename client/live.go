@@ -22,6 +22,10 @@ type WebSocket struct {
 	Device string
 	// Token, if set, is asked for at every connect.
 	Token func() (string, error)
+	// Lost, if set, is called when a connection that stood is lost, with the
+	// reason, and Back when it stands again. Calls come one at a time.
+	Lost func(reason string)
+	Back func()
 }
 
 // Stream implements Live. It returns an error only when the gateway refuses
@@ -44,6 +48,7 @@ func (w WebSocket) Stream(ctx context.Context, connected func(), event func(*tid
 		default:
 		}
 	})
+	w.tellLost(c)
 	c.OnSubscribed(func(centrifugo.ServerSubscribedEvent) { connected() })
 	c.OnPublication(func(e centrifugo.ServerPublicationEvent) {
 		ev := &tidemarkv1.PushEvent{}
@@ -64,4 +69,24 @@ func (w WebSocket) Stream(ctx context.Context, connected func(), event func(*tid
 	case err := <-refused:
 		return err
 	}
+}
+
+// tellLost calls Lost and Back. The driver tells of the first connect alike,
+// and its handlers run one at a time.
+func (w WebSocket) tellLost(c *centrifugo.Client) {
+	stood, lost := false, false
+	c.OnConnecting(func(e centrifugo.ConnectingEvent) {
+		if stood && !lost {
+			lost = true
+			if w.Lost != nil {
+				w.Lost(e.Reason)
+			}
+		}
+	})
+	c.OnConnected(func(centrifugo.ConnectedEvent) {
+		if lost && w.Back != nil {
+			w.Back()
+		}
+		stood, lost = true, false
+	})
 }

@@ -1,0 +1,92 @@
+package client_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/client"
+	"github.com/tidemark-im/tidemark/gateway"
+)
+
+// kept hands out the connections that it accepted, so that a test can break
+// them.
+type kept struct {
+	net.Listener
+	conns chan net.Conn
+}
+
+func (k *kept) Accept() (net.Conn, error) {
+	c, err := k.Listener.Accept()
+	if err == nil {
+		k.conns <- c
+	}
+	return c, err
+}
+
+func TestLostAndBackAreTold(t *testing.T) {
+	g, err := gateway.New(gateway.Config{Authenticate: gateway.Trusting, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ran := make(chan error, 1)
+	serving, stop := context.WithCancel(ctx)
+	go func() { ran <- g.Run(serving) }()
+	srv := httptest.NewUnstartedServer(g.Handler())
+	conns := &kept{Listener: srv.Listener, conns: make(chan net.Conn, 10)}
+	srv.Listener = conns
+	srv.Start()
+	defer func() {
+		stop()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+		srv.Close()
+	}()
+
+	said := make(chan string, 10)
+	next := func(want string) {
+		t.Helper()
+		select {
+		case got := <-said:
+			if got != want {
+				t.Fatalf("got %q, want %q", got, want)
+			}
+		case <-ctx.Done():
+			t.Fatalf("%q is never told", want)
+		}
+	}
+	live := client.WebSocket{
+		URL: "ws" + strings.TrimPrefix(srv.URL, "http") + "/connection/websocket", User: "alice",
+		Lost: func(string) { said <- "lost" },
+		Back: func() { said <- "back" },
+	}
+	streaming, end := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() {
+		done <- live.Stream(streaming, func() { said <- "connected" }, func(*tidemarkv1.PushEvent) {})
+	}()
+	next("connected")
+	if err := (<-conns.conns).Close(); err != nil {
+		t.Fatal(err)
+	}
+	next("lost")
+	next("back")
+	next("connected")
+	end()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	select {
+	case got := <-said:
+		t.Errorf("%q is told at the end", got)
+	default:
+	}
+}

@@ -125,7 +125,7 @@ func EnsureTopics(ctx context.Context, c TopicsConfig) (TopicInfos, error) {
 	pauses := waits(100*time.Millisecond, 2*time.Second)
 	var missingSince time.Time
 	for tries := 1; ; tries++ {
-		infos, err := c.ensure()
+		infos, err := c.ensure(ctx)
 		if err == nil {
 			return infos, nil
 		}
@@ -144,7 +144,11 @@ func EnsureTopics(ctx context.Context, c TopicsConfig) (TopicInfos, error) {
 			return TopicInfos{}, err
 		}
 		if loud(tries) {
-			c.logger().Warn("kafka topics are not ready, trying again", "tries", tries, "reason", fault.ReasonOf(err), "err", err)
+			what := "kafka topics are not ready, trying again"
+			if isNetwork(err) {
+				what = "kafka is not reachable, trying again"
+			}
+			c.logger().Warn(what, "brokers", c.Brokers, "tries", tries, "reason", fault.ReasonOf(err), "err", err)
 		}
 		sleep(ctx, pauses.NextBackOff())
 		if ctx.Err() != nil {
@@ -221,10 +225,18 @@ func describe(client sarama.Client, topics ...string) ([]TopicInfo, error) {
 }
 
 // ensure is one attempt.
-func (c TopicsConfig) ensure() (TopicInfos, error) {
+func (c TopicsConfig) ensure(ctx context.Context) (TopicInfos, error) {
 	conf, err := c.adminConfig()
 	if err != nil {
 		return TopicInfos{}, fault.New(fault.Fatal, ReasonConfig, err)
+	}
+	// The driver knows no contexts: a broker that takes connections and keeps
+	// silent would hold it for a minute and more.
+	if deadline, ok := ctx.Deadline(); ok {
+		left := max(time.Until(deadline), time.Millisecond)
+		for _, t := range []*time.Duration{&conf.Net.DialTimeout, &conf.Net.ReadTimeout, &conf.Net.WriteTimeout, &conf.Metadata.Timeout, &conf.Admin.Timeout} {
+			*t = min(*t, left)
+		}
 	}
 	client, err := sarama.NewClient(c.Brokers, conf)
 	if err != nil {

@@ -5,11 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/audit"
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
+	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/internal/telemetry"
 )
 
@@ -40,7 +44,7 @@ the topics, and audits then.`,
 }
 
 func (a *app) audit(ctx context.Context, data string) (err error) {
-	cfg, err := a.load(nil)
+	cfg, err := a.auditConfig(data)
 	if err != nil {
 		return err
 	}
@@ -51,28 +55,58 @@ func (a *app) audit(ctx context.Context, data string) (err error) {
 	cfg.Kafka.CreateTopics = false
 	sc := stack.Config{Config: cfg, Logger: logger}
 	if data != "" {
+		if err := isDevData(data); err != nil {
+			return err
+		}
 		unlock, err := lockDir(data)
 		if err != nil {
 			return err
 		}
 		defer unlock()
-		emb, err := stack.StartEmbedded(stack.EmbeddedConfig{DataDir: data, Logger: logger})
+		emb, err := stack.StartEmbedded(stack.EmbeddedConfig{DataDir: data, Partitions: cfg.Kafka.Partitions, Base: &cfg, Logger: logger})
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, emb.Cluster.Close()) }()
 		sc.Config, sc.Roles = emb.Config, []stack.Role{stack.ToRedis, stack.ToMongo}
+		// With another topic prefix than dev had, new topics would be found clean.
+		sc.Config.Kafka.CreateTopics = false
 	}
 	s, err := stack.Open(ctx, sc)
 	if err != nil {
-		return err
+		return interrupted(ctx, err)
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	rep, err := settledAudit(ctx, s, len(sc.Roles) > 0)
 	if err != nil {
-		return err
+		return interrupted(ctx, err)
 	}
 	return a.printAudit(rep)
+}
+
+func (a *app) auditConfig(data string) (config.Config, error) {
+	if data == "" {
+		return a.load(nil)
+	}
+	return a.loadEmbedded("audit --data", nil, "sync.listen", "gateway.listen", "admin.listen")
+}
+
+// isDevData refuses a directory that tidemark dev has not written: an empty one
+// would be made, and found clean.
+func isDevData(dir string) error {
+	if info, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return usagef("--data %s: no such directory", dir)
+	} else if err != nil {
+		return usagef("--data: %w", err)
+	} else if !info.IsDir() {
+		return usagef("--data %s: is no directory", dir)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "kafka")); errors.Is(err, fs.ErrNotExist) {
+		return usagef("--data %s: has no tidemark dev data", dir)
+	} else if err != nil {
+		return usagef("--data: %w", err)
+	}
+	return nil
 }
 
 // settledAudit audits s, after its workers have finished what there was when it
@@ -82,13 +116,18 @@ func settledAudit(ctx context.Context, s *stack.Stack, work bool) (rep *audit.Re
 		return s.Audit(ctx)
 	}
 	run, cancel := context.WithCancel(ctx)
+	// A worker that fails ends the wait for it.
+	alive, ended := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	go func() { done <- s.Run(run) }()
+	go func() {
+		defer ended()
+		done <- s.Run(run)
+	}()
 	defer func() {
 		cancel()
 		err = errors.Join(err, <-done)
 	}()
-	if err := s.Settle(ctx); err != nil {
+	if err := s.Settle(alive); err != nil {
 		return nil, err
 	}
 	return s.Audit(ctx)
@@ -100,13 +139,22 @@ func (a *app) printAudit(rep *audit.Report) error {
 			return err
 		}
 	} else {
-		fmt.Fprintf(a.out, "%d conversations, %d messages, %d members, %d conversations warm in Redis\n", rep.Conversations, rep.Messages, rep.Members, rep.Warm)
+		fmt.Fprintf(a.out, "%s, %s, %s, %s warm in Redis\n", count(rep.Conversations, "conversation"), count(rep.Messages, "message"),
+			count(rep.Members, "member"), count(rep.Warm, "conversation"))
+		if rep.Refused > 0 {
+			fmt.Fprintf(a.out, "%s of the log cannot be decoded: dead letters\n", count(rep.Refused, "record"))
+		}
+		if rep.Clean() {
+			fmt.Fprintln(a.out, "clean")
+		} else {
+			fmt.Fprintln(a.out, count(len(rep.Findings), "finding"))
+		}
 		for _, f := range rep.Findings {
 			fmt.Fprintf(a.out, "%-14s %s: %s\n", f.Kind, f.Conversation, f.Detail)
 		}
 	}
 	if !rep.Clean() {
-		return fmt.Errorf("%d findings", len(rep.Findings))
+		return fmt.Errorf("the audit is not clean: %s", count(len(rep.Findings), "finding"))
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidemark-im/tidemark/api/tidemark/v1/tidemarkv1connect"
+	"github.com/tidemark-im/tidemark/watermark"
 )
 
 // callFunc is a command that calls the sync API.
@@ -66,14 +67,49 @@ func (a *app) syncClient(timeout time.Duration) (svc tidemarkv1connect.SyncServi
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 			res, err := next(ctx, req)
-			if errors.Is(err, syscall.ECONNREFUSED) {
-				err = connect.NewError(connect.CodeUnavailable, fmt.Errorf("nothing listens at %s; start 'tidemark dev', or name another --server: %w", base, syscall.ECONNREFUSED))
-			}
-			return res, err
+			return res, explain(err, base)
 		}
 	})
 	svc = tidemarkv1connect.NewSyncServiceClient(&http.Client{Transport: transport}, base.String(), connect.WithInterceptors(bound))
 	return svc, transport.CloseIdleConnections, nil
+}
+
+// explain says in an error of a call what the person who called can do with.
+// What is no passing fault loses its Connect code, which tells them nothing.
+func explain(err error, base *url.URL) error {
+	if err == nil {
+		return nil
+	}
+	code := connect.CodeOf(err)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return connect.NewError(connect.CodeUnavailable, fmt.Errorf("nothing listens at %s; start 'tidemark dev', or name another --server: %w", base, syscall.ECONNREFUSED))
+	case !connect.IsWireError(err) && (code == connect.CodeUnimplemented || code == connect.CodeUnknown || code == connect.CodeInternal):
+		return fmt.Errorf("%s does not answer as a sync API; name another --server: %w", base, err)
+	}
+	c, ok := errors.AsType[*connect.Error](err)
+	if !ok {
+		return err
+	}
+	reason, refused := strings.CutPrefix(c.Message(), "refused: ")
+	if text := refusals[reason]; refused && text != "" {
+		return fmt.Errorf("refused (%s): %s", reason, text)
+	}
+	return err
+}
+
+// refusals are the reasons for which a conversation's owner refuses.
+var refusals = map[string]string{
+	watermark.ReasonNotMember:      "the user's window in this conversation is closed",
+	watermark.ReasonNotParticipant: "the user is not one of the two of this conversation",
+	watermark.ReasonIDReused:       "the sender gave this client message id to other content before",
+	watermark.ReasonNoSuchSeq:      "there is no such seq in this conversation",
+	watermark.ReasonWindowFull:     "the user has joined and left this conversation too often",
+	watermark.ReasonSeqsExhausted:  "the conversation has no seq left",
+	watermark.ReasonUndecodable:    "it is not a message or a command",
+	watermark.ReasonInvalid:        "a field breaks its rule",
+	watermark.ReasonTooLarge:       "it is larger than the deployment takes",
+	watermark.ReasonWrongPartition: "it stood in the wrong partition of Kafka twice",
 }
 
 // baseURL reads a URL flag with one of the given schemes; without any it has

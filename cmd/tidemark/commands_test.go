@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,6 +76,20 @@ func TestMessagesThereAndBack(t *testing.T) {
 	}
 
 	wantSays(t, d.ok("watermarks", "--user", "alice"), "CONVERSATION", g)
+	if got := d.ok("watermarks", "--user", "alcie"); got != "no conversations\n" {
+		t.Errorf("of a user without conversations it says %q", got)
+	}
+	if got := d.ok("watermarks", "--user", "alcie", "-o", "json"); got != "" {
+		t.Errorf("of a user without conversations it says %q", got)
+	}
+	for want, args := range map[string][]string{
+		"refused (no_such_seq): there is no such seq in this conversation\n":                    {"revoke", "--conversation", g, "--seq", "99"},
+		"refused (id_reused): the sender gave this client message id to other content before\n": {"send", "--conversation", g, "--from", "alice", "--text", "other", "--id", "m-1", "--wait"},
+	} {
+		if r := d.run("", args...); r.code != exitFailed || r.errOut != "tidemark: "+want {
+			t.Errorf("exit code %d: %s, want %s", r.code, r.errOut, want)
+		}
+	}
 	type marks struct {
 		Conversation, MaxSeq, ReadSeq, Unread string
 		Member                                bool
@@ -241,10 +256,44 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// A device that outlives its server learns that the next one knows less.
+func TestWatchAcrossARestart(t *testing.T) {
+	free := func() string {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		return ln.Addr().String()
+	}
+	at := []string{"--sync", free(), "--gateway", free()}
+	d := startDev(t, at...)
+	for range 2 {
+		d.ok("send", "--conversation", "single:alice:bob", "--from", "alice", "--text", "kept", "--wait")
+		d.ok("send", "--conversation", "single:alice:carol", "--from", "alice", "--text", "lost", "--wait")
+	}
+	w := start(t, "watch", "--user", "alice", "--server", d.sync, "--gateway", d.gateway)
+	w.await("single:alice:bob #2")
+	w.await("single:alice:carol #2")
+	d.stop()
+	w.awaitIn(w.errOut, "tidemark: the connection to the gateway is lost (")
+	if strings.Contains(w.errOut.String(), "is back") {
+		t.Errorf("it says too much:\n%s", w.errOut)
+	}
+	d = startDev(t, at...)
+	d.ok("send", "--conversation", "single:alice:bob", "--from", "alice", "--text", "new", "--wait")
+	w.awaitIn(w.errOut, "tidemark: the connection to the gateway is back\n")
+	w.awaitIn(w.errOut, "single:alice:carol: the server's latest seq is 0, but 2 was received before: it lost messages")
+	w.stop()
+}
+
 func TestTopicsAndLag(t *testing.T) {
 	d := startDev(t)
 	wantSays(t, d.ok("topics", "check"), "TOPIC", "toRedis", "sequenced", "deadLetter")
 	wantSays(t, d.ok("topics", "describe", "--set", "kafka.topic_prefix=other-"), "other-toRedis", "missing")
+	if r := d.run("", "topics", "check", "--set", "kafka.topic_prefix=other-"); r.code != exitFailed || !strings.Contains(r.errOut, "topic other-toRedis is missing") || !strings.Contains(r.errOut, "'tidemark topics create'") {
+		t.Errorf("exit code %d: %s", r.code, r.errOut)
+	}
 	if r := d.run("", "send", "--conversation", "group:g", "--from", "a", "--text", "x", "--kafka", d.kafka, "--set", "kafka.topic_prefix=other-"); r.code != exitFailed || !strings.Contains(r.errOut, "no topic other-toRedis") {
 		t.Errorf("exit code %d: %s", r.code, r.errOut)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/demo"
+	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/internal/telemetry"
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -26,7 +27,10 @@ The exit code is 0 only if all of it was right.
 
 With --input it takes your own messages: one JSON message a line, as a producer
 would publish them, for example
-  {"conversation":"single:ann:zoe","sender":"zoe","clientMessageId":"1","text":"hi"}`,
+  {"conversation":"single:ann:zoe","sender":"zoe","clientMessageId":"1","text":"hi"}
+
+The configuration holds here too, save what follows from the servers being
+inside this process.`,
 		Example: `  tidemark demo
   tidemark demo --input messages.jsonl --user ann
   generate-messages | tidemark demo --input -`,
@@ -40,7 +44,13 @@ would publish them, for example
 }
 
 func (a *app) demo(ctx context.Context, input, user string) error {
-	cfg := demo.Config{Out: a.out}
+	base := config.Default()
+	base.Kafka.Partitions, base.Log.Level = 4, "error"
+	settings, err := a.loadEmbedded("demo", &base, "sync.listen", "gateway.listen", "admin.listen")
+	if err != nil {
+		return err
+	}
+	cfg := demo.Config{Out: a.out, Base: &settings}
 	if user != "" {
 		u, err := watermark.ParseUserID(user)
 		if err != nil {
@@ -62,10 +72,8 @@ func (a *app) demo(ctx context.Context, input, user string) error {
 		in = f
 	}
 	cfg.Input = in
-	logger, err := telemetry.NewLogger(a.errOut, "error", "text")
-	if err != nil {
+	if cfg.Logger, err = telemetry.NewLogger(a.errOut, settings.Log.Level, settings.Log.Format); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	cfg.Logger = logger
-	return demo.Run(ctx, cfg)
+	return interrupted(ctx, demo.Run(ctx, cfg))
 }

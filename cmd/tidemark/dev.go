@@ -33,7 +33,7 @@ func newDevCmd(a *app) *cobra.Command {
 		Short: "Run everything in one process, with Kafka and Redis built in",
 		Long: `Dev runs all roles in this process, on a Kafka and a Redis that run inside it and
 an SQLite history. It speaks to them as a deployment does, over TCP with the
-same drivers, and prints where everything listens, with a line to try for each.
+same drivers, and prints where everything listens, with lines to try.
 
 With --data Kafka's log and history are kept in a directory. Redis starts empty
 every time, so each restart is a recovery from a lost Redis. Without --data
@@ -72,7 +72,7 @@ func (a *app) dev(ctx context.Context, f devFlags) (err error) {
 		defer unlock()
 	}
 	if err := freePorts(ctx, f, cfg); err != nil {
-		return err
+		return interrupted(ctx, err)
 	}
 	emb, err := stack.StartEmbedded(stack.EmbeddedConfig{
 		DataDir: f.data, KafkaPort: f.kafkaPort, SyncListen: cfg.Sync.Listen, GatewayListen: cfg.Gateway.Listen,
@@ -84,7 +84,7 @@ func (a *app) dev(ctx context.Context, f devFlags) (err error) {
 	defer func() { err = errors.Join(err, emb.Cluster.Close()) }()
 	svc, err := openService(ctx, emb.Config, stack.Roles(), logger)
 	if err != nil {
-		return err
+		return interrupted(ctx, err)
 	}
 	err = svc.runReady(ctx, func() error {
 		a.printDev(svc, emb.Config.Kafka, f.data)
@@ -107,7 +107,7 @@ func (a *app) devConfig(f devFlags) (config.Config, error) {
 			a.sets = append(a.sets, x.key+"="+x.value)
 		}
 	}
-	return a.load(&base)
+	return a.loadEmbedded("dev", &base)
 }
 
 // freePorts reports every port that is taken, by the flag that changes it. A
@@ -174,23 +174,28 @@ func (a *app) printDev(svc *service, kafka config.Kafka, data string) {
 		live += " --gateway " + gateway
 	}
 	pull := `{"user":"alice","ranges":[{"conversation":"group:g1","begin":1,"end":100}]}`
-	try := map[string][]string{
-		"kafka": {`echo '{"conversation":"group:g1","sender":"alice","text":"hello"}' | kcat -P -b ` + broker +
+	try := [][2]string{
+		{"alice joins a group:", "tidemark join --conversation group:g1 --user alice --history all" + server},
+		{"what comes for alice, in a terminal of its own:", "tidemark watch --user alice" + live},
+		{"a message from another producer:", `echo '{"conversation":"group:g1","sender":"alice","text":"hello"}' | kcat -P -b ` + broker +
 			` -t ` + kafka.TopicPrefix + wire.TopicToRedis + ` -X topic.partitioner=murmur2_random -k group:g1`},
-		"sync": {
-			"tidemark join --conversation group:g1 --user alice --history all" + server,
-			"curl -s " + sync + "/tidemark.v1.SyncService/Pull -H 'content-type: application/json' -d '" + pull + "'",
-			"grpcurl -plaintext -d '" + pull + "' " + strings.TrimPrefix(sync, "http://") + " tidemark.v1.SyncService/Pull",
-		},
-		"gateway": {"tidemark watch --user alice" + live},
-		"admin":   {"curl -s http://" + hostOf(addrs, "admin") + "/readyz"},
+		{"what there is for alice, by HTTP and by gRPC:", "curl -s " + sync + "/tidemark.v1.SyncService/Pull -H 'content-type: application/json' -d '" + pull + "'"},
+		{"", "grpcurl -plaintext -d '" + pull + "' " + strings.TrimPrefix(sync, "http://") + " tidemark.v1.SyncService/Pull"},
+	}
+	if admin := hostOf(addrs, "admin"); admin != "" {
+		try = append(try, [2]string{"whether all is well:", "curl -s http://" + admin + "/readyz"})
 	}
 	fmt.Fprintln(a.out, "Tidemark is ready. Ctrl-C stops it.")
+	fmt.Fprintln(a.out)
 	for _, x := range addrs {
-		fmt.Fprintf(a.out, "\n%-8s %s\n", x.Name, x.URL)
-		for _, line := range try[x.Name] {
-			fmt.Fprintf(a.out, "  $ %s\n", line)
+		fmt.Fprintf(a.out, "%-8s %s\n", x.Name, x.URL)
+	}
+	fmt.Fprintln(a.out, "\nTo try it, from top to bottom:")
+	for _, x := range try {
+		if x[0] != "" {
+			fmt.Fprintf(a.out, "\n  %s\n", x[0])
 		}
+		fmt.Fprintf(a.out, "  $ %s\n", x[1])
 	}
 	if data == "" {
 		fmt.Fprintln(a.out, "\nNothing is kept after the end; --data DIR keeps the log and history.")

@@ -3,11 +3,13 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -30,9 +32,62 @@ func TestDevSaysWhereEverythingIs(t *testing.T) {
 	if strings.Contains(d.out.String(), ":0") {
 		t.Errorf("ports that are none:\n%s", d.out)
 	}
+	tryLines(t, d.out.String())
 	if r := d.stop(); r.code != exitOK || r.errOut != "" {
 		t.Errorf("stopped with exit code %d: %s", r.code, r.errOut)
 	}
+}
+
+// tryLines runs the lines that dev prints, in their order. kcat and curl are
+// done by hand.
+func tryLines(t *testing.T, printed string) {
+	t.Helper()
+	defer http.DefaultClient.CloseIdleConnections()
+	var watch *background
+	var did []string
+	for _, m := range regexp.MustCompile(`(?m)^  \$ (.*)$`).FindAllStringSubmatch(printed, -1) {
+		line := m[1]
+		args := strings.Fields(line)
+		did = append(did, args[0])
+		switch args[0] {
+		case "tidemark":
+			if args[1] == "watch" {
+				watch = start(t, args[1:]...)
+				continue
+			}
+			if r := tidemark(t, "", args[1:]...); r.code != exitOK {
+				t.Errorf("%s: exit code %d: %s", line, r.code, r.errOut)
+			}
+		case "echo":
+			broker, value := args[slices.Index(args, "-b")+1], strings.Split(line, "'")[1]
+			if r := tidemark(t, value+"\n", "send", "--input", "-", "--kafka", broker, "--set", "kafka.topic_prefix=p-"); r.code != exitOK {
+				t.Errorf("%s: exit code %d: %s", line, r.code, r.errOut)
+			}
+			watch.await("alice: hello")
+		case "curl":
+			var res *http.Response
+			var err error
+			if quoted := strings.Split(line, "'"); len(quoted) > 3 {
+				res, err = http.Post(args[2], strings.TrimPrefix(quoted[1], "content-type: "), strings.NewReader(quoted[3]))
+			} else {
+				res, err = http.Get(args[2])
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(res.Body)
+			if err := errors.Join(err, res.Body.Close()); err != nil || res.StatusCode != http.StatusOK {
+				t.Errorf("%s: %s, %v", line, res.Status, err)
+			}
+			if strings.Contains(line, "Pull") {
+				wantSays(t, string(body), "hello")
+			}
+		}
+	}
+	if want := []string{"tidemark", "tidemark", "echo", "curl", "grpcurl", "curl"}; !slices.Equal(did, want) {
+		t.Errorf("the lines are of %q, want %q", did, want)
+	}
+	watch.stop()
 }
 
 func TestDevServesHealthAndMetrics(t *testing.T) {

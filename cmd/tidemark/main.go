@@ -5,7 +5,8 @@
 // It promises that what is printed with --output json is one JSON object a
 // line, that faults go to standard error, one line each, and exit codes: 0, it
 // was done; 1, it was not; 2, the command line or the configuration is wrong;
-// 130, a second signal ended it before everything was drained.
+// 130, a signal ended it before it was ready or done, or a second one before
+// everything was drained.
 package main
 
 import (

@@ -101,7 +101,11 @@ func (f pullFlags) ranges() ([]*tidemarkv1.PullRange, error) {
 			part = "begin"
 		}
 	}
-	if err := errors.Join(oneOf("order", f.order, "asc", "desc"), oneOf("keep", part, "end", "begin")); err != nil {
+	var num error
+	if f.num < 0 || f.num > watermark.MaxPage {
+		num = usagef("--num must be within 1..%d, is %d", watermark.MaxPage, f.num)
+	}
+	if err := errors.Join(oneOf("order", f.order, "asc", "desc"), oneOf("keep", part, "end", "begin"), num); err != nil {
 		return nil, err
 	}
 	var out []*tidemarkv1.PullRange
@@ -191,6 +195,9 @@ them with the latest message first.`,
 			}
 			all = append(all, res.GetWatermarks()...)
 			if req.PageToken = res.GetNextPageToken(); req.PageToken == "" {
+				if len(all) == 0 && a.output != "json" {
+					fmt.Fprintln(a.out, "no conversations")
+				}
 				return a.printWatermarks(all)
 			}
 		}

@@ -43,6 +43,10 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	if err == nil {
 		return exitOK
 	}
+	if errors.Is(err, errInterrupted) {
+		a.complain(errInterrupted)
+		return exitInterrupted
+	}
 	_, ran := errors.AsType[runError](err)
 	_, usage := errors.AsType[usageError](err)
 	a.complain(err)

@@ -55,6 +55,9 @@ Roles:
 			}
 			svc, err := openService(cmd.Context(), cfg, roles, logger)
 			if err != nil {
+				if err := interrupted(cmd.Context(), err); errors.Is(err, errInterrupted) {
+					return err
+				}
 				return fmt.Errorf("cannot start %s: %w", strings.Join(args, ", "), err)
 			}
 			for _, x := range svc.addresses() {

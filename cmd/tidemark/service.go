@@ -61,9 +61,9 @@ func (s *service) run(ctx context.Context) error {
 }
 
 // runReady is run, and calls ready once every role works. An error of ready
-// stops the roles.
-func (s *service) runReady(ctx context.Context, ready func() error) error {
-	ctx, stop := context.WithCancel(ctx)
+// stops the roles. Told to stop before that, it gives errInterrupted.
+func (s *service) runReady(parent context.Context, ready func() error) error {
+	ctx, stop := context.WithCancel(parent)
 	defer stop()
 	ended := make(chan error, 1)
 	go func() {
@@ -71,10 +71,15 @@ func (s *service) runReady(ctx context.Context, ready func() error) error {
 		ended <- s.run(ctx)
 	}()
 	err := s.stack.Health().Await(ctx)
-	if err == nil {
+	switch {
+	case err == nil:
 		err = ready()
-	} else if ctx.Err() != nil {
-		err = nil // told to stop before it was ready, or what run says is why
+	case ctx.Err() != nil:
+		// Told to stop before it was ready, or what run says is why.
+		if err = <-ended; err == nil {
+			err = interrupted(parent, context.Cause(ctx))
+		}
+		return err
 	}
 	if err != nil {
 		stop()

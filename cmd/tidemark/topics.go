@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
+	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/pipeline"
 )
 
@@ -81,6 +83,9 @@ func (a *app) ensures(cmd *cobra.Command, create bool) {
 		if err != nil {
 			return err
 		}
+		if timeout <= 0 {
+			return usagef("--timeout must be above 0, is %s", timeout)
+		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 		defer cancel()
 		infos, err := pipeline.EnsureTopics(ctx, pipeline.TopicsConfig{
@@ -88,11 +93,24 @@ func (a *app) ensures(cmd *cobra.Command, create bool) {
 			Replication: cfg.Kafka.Replication, Retention: cfg.Kafka.Retention,
 		})
 		if err != nil {
-			return err
+			return topicsError(cfg.Kafka.Brokers, timeout, err)
 		}
 		a.printTopics(infos)
 		return nil
 	}
+}
+
+// topicsError says what can be done about topics that are missing and a Kafka
+// that is away.
+func topicsError(brokers []string, timeout time.Duration, err error) error {
+	at := strings.Join(brokers, ",")
+	switch {
+	case fault.ReasonOf(err) == pipeline.ReasonMissingTopic:
+		return errors.Join(err, errors.New("'tidemark topics create' makes the topics that are missing"))
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("kafka at %s does not answer within %s: %s", at, timeout, strings.ReplaceAll(err.Error(), "\n", ": "))
+	}
+	return fmt.Errorf("kafka at %s: %w", at, err)
 }
 
 func (a *app) printTopics(infos pipeline.TopicInfos) {

@@ -25,6 +25,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"unknown keys":          {"config --set a.b=1 --set c --set log.level=loud", []string{"unknown key a.b", "key=value", `log.level: "loud"`}},
 		"unknown output":        {"version -o xml", []string{`--output: "xml" is none of text, json`}},
 		"unknown order":         {"pull --user a --conversation group:g --order up --keep middle", []string{`--order: "up"`, `--keep: "middle"`}},
+		"too many at once":      {"pull --user a --conversation group:g --num 1001", []string{"--num must be within 1..1000, is 1001"}},
 		"unknown history":       {"join --user a --conversation group:g --history from:0", []string{`--history: "from:0"`}},
 		"two bodies":            {"send --conversation group:g --from a --text x --json 1", []string{"json text"}},
 		"no json":               {"send --conversation group:g --from a --json { --attr x", []string{"--json is not a JSON value", "--attr takes key=value"}},

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -80,11 +82,18 @@ func (a *app) watch(ctx context.Context, svc tidemarkv1connect.SyncServiceClient
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	seen := 0
+	seen, known := 0, &knowing{Service: svc, seqs: map[string]int64{}, say: a.complain}
 	c, err := client.New(client.Config{
-		User: watermark.UserID(f.user), Device: f.device, Service: svc, Newest: f.newest,
-		Live: refusing{client.WebSocket{URL: gateway.String(), User: watermark.UserID(f.user), Device: f.device}, stop},
+		User: watermark.UserID(f.user), Device: f.device, Service: known, Newest: f.newest,
+		Live: refusing{client.WebSocket{
+			URL: gateway.String(), User: watermark.UserID(f.user), Device: f.device,
+			Lost: func(reason string) {
+				a.complain(fmt.Errorf("the connection to the gateway is lost (%s), trying again", reason))
+			},
+			Back: func() { a.complain(errors.New("the connection to the gateway is back")) },
+		}, stop},
 		OnMessage: func(_ context.Context, u client.Update) error {
+			known.message(u.Message)
 			a.printUpdate(u)
 			if seen++; seen == f.count {
 				return errEnough
@@ -121,6 +130,52 @@ func (a *app) printUpdate(u client.Update) {
 		}
 		fmt.Fprintf(a.out, "%s  %s #%d  %s: %s%s\n", clock(m.GetSendTimeMs()), m.GetConversation(), m.GetSeq(), m.GetSender(), oneLine(content(m)), again)
 	})
+}
+
+// knowing remembers the latest seqs, and says once of each conversation when
+// the server no longer has them: it then lost messages, or is another one. The
+// client asks only from its one goroutine.
+type knowing struct {
+	client.Service
+	seqs   map[string]int64
+	listed map[string]bool // by the listing under way
+	say    func(error)
+}
+
+func (k *knowing) message(m *tidemarkv1.Message) {
+	k.seqs[m.GetConversation()] = max(k.seqs[m.GetConversation()], m.GetSeq())
+}
+
+// GetWatermarks implements client.Service.
+func (k *knowing) GetWatermarks(ctx context.Context, req *tidemarkv1.GetWatermarksRequest) (*tidemarkv1.GetWatermarksResponse, error) {
+	res, err := k.Service.GetWatermarks(ctx, req)
+	if err != nil {
+		return res, err
+	}
+	if req.GetPageToken() == "" {
+		k.listed = map[string]bool{}
+	}
+	for _, w := range res.GetWatermarks() {
+		k.listed[w.GetConversation()] = true
+		if w.GetError() == nil {
+			k.compare(w.GetConversation(), w.GetMaxSeq())
+		}
+	}
+	if len(req.GetConversations()) == 0 && res.GetNextPageToken() == "" {
+		for _, conv := range slices.Sorted(maps.Keys(k.seqs)) {
+			if !k.listed[conv] {
+				k.compare(conv, 0)
+			}
+		}
+	}
+	return res, nil
+}
+
+func (k *knowing) compare(conv string, last int64) {
+	if had, ok := k.seqs[conv]; ok && last < had {
+		k.say(fmt.Errorf("%s: the server's latest seq is %d, but %d was received before: it lost messages or is another one, and what it numbers up to %d is not shown", conv, last, had, had))
+		delete(k.seqs, conv)
+	}
 }
 
 // refusing ends the watch when the gateway refuses it for good; the client

@@ -415,9 +415,10 @@ func (d *show) disaster(ctx context.Context) error {
 	}
 	// And the next message goes on where the last one ended.
 	w := after[0]
-	sender := d.story.senderOf(w.GetConversation())
+	sender, text := d.story.senderOf(w.GetConversation()), "still here"
+	text = text[:min(len(text), d.emb.Config.Limits.MaxBody)]
 	res, err := d.svc.Send(ctx, &tidemarkv1.SendRequest{WaitForSeq: true, Message: &tidemarkv1.SendMessage{
-		Conversation: w.GetConversation(), Sender: sender, ClientMessageId: "after-the-disaster-" + rand.Text(), Body: &tidemarkv1.SendMessage_Text{Text: "still here"},
+		Conversation: w.GetConversation(), Sender: sender, ClientMessageId: "after-the-disaster-" + rand.Text(), Body: &tidemarkv1.SendMessage_Text{Text: text},
 	}})
 	if err != nil {
 		return fmt.Errorf("demo: send: %w", err)

@@ -32,7 +32,10 @@ func TestMain(m *testing.M) {
 	}
 	stack.Quiet()
 	// The Kafka driver's meters have one goroutine for the process.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
+		// The WebSocket driver's wait for an answer on a connection that broke; it
+		// ends by itself within seconds.
+		goleak.IgnoreAnyFunction("github.com/centrifugal/centrifuge-go.(*Client).sendAsync.func1"))
 }
 
 // buffer is written by a command while a test reads it.

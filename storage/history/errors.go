@@ -42,8 +42,8 @@ var families = []struct {
 	// Who may not log in or write now may not in a minute either. UserNotFound,
 	// Unauthorized, AuthenticationFailed, MechanismUnavailable, and Atlas' own.
 	{fault.Fatal, "auth", []int{11, 13, 18, 334, 8000}},
-	// This server does not do what is asked: BadValue (a hint without its index
-	// too), FailedToParse, TypeMismatch, IllegalOperation,
+	// This server does not do what is asked: BadValue,
+	// FailedToParse, TypeMismatch, IllegalOperation,
 	// ConflictingUpdateOperators, CommandNotFound, InvalidOptions,
 	// InvalidNamespace, CommandNotSupported, CommandNotSupportedOnView,
 	// NotImplemented.

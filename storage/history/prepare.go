@@ -15,10 +15,9 @@ import (
 // schema is the version of the documents that this code writes.
 const schema = 1
 
-// The names of the indexes; queries name the one that they are written for.
+// The names of the indexes.
 const (
 	messagesBySeq = "tidemark_c_s"
-	membersByConv = "tidemark_c_u"
 	membersByUser = "tidemark_u_c"
 )
 
@@ -31,7 +30,6 @@ type indexSpec struct {
 // that is _id's alone, so a duplicate key always speaks of the document itself.
 var indexes = []indexSpec{
 	{"messages", messagesBySeq, bson.D{{Key: "c", Value: int32(1)}, {Key: "s", Value: int32(1)}}},
-	{"members", membersByConv, bson.D{{Key: "c", Value: int32(1)}, {Key: "u", Value: int32(1)}}},
 	{"members", membersByUser, bson.D{{Key: "u", Value: int32(1)}, {Key: "c", Value: int32(1)}}},
 }
 

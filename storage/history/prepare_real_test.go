@@ -98,9 +98,12 @@ func TestColdLoadTakesTensOfCommands(t *testing.T) {
 	var c watermark.Change
 	var wants []watermark.Want
 	for i := range n {
-		conv := watermark.GroupOf(fmt.Sprintf("c%05d", i))
+		conv := watermark.GroupOf(fmt.Sprintf("c%05d", i/2))
+		if i%2 == 1 {
+			conv += "-" // its members come before those of the one without
+		}
 		size := 2
-		if i%(n/large) == n/large/2 {
+		if i%(n/large) == 51 {
 			size = watermark.SmallGroup + 10
 		}
 		for u := range size {
@@ -122,6 +125,9 @@ func TestColdLoadTakesTensOfCommands(t *testing.T) {
 	for _, st := range states {
 		if st.Complete {
 			complete++
+		}
+		if st.Complete && len(st.Members) != 2 {
+			t.Errorf("%s has %d members", st.ID, len(st.Members))
 		}
 		members += len(st.Members)
 	}

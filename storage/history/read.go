@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -88,19 +87,14 @@ func (s *Store) conversations(ctx context.Context, ids []watermark.ConversationI
 }
 
 // seqRange gives the filter for the keys of conv within in, and false if there
-// can be none. The conversation is named too: where the collection is sharded
-// by it, one shard is asked and not all.
+// can be none. It names nothing but _id, so that only one way to read it is
+// there: with the conversation beside it, a server could choose the index by
+// seq, use its first field alone, and read the whole conversation.
 func seqRange(conv watermark.ConversationID, in watermark.Interval) (bson.D, bool) {
 	in = in.Intersect(watermark.Interval{First: 0, Last: math.MaxInt64})
-	return bson.D{
-		{Key: "c", Value: conv},
-		{Key: "_id", Value: bson.D{{Key: "$gte", Value: rowKey(conv, in.First)}, {Key: "$lte", Value: rowKey(conv, in.Last)}}},
-	}, !in.Empty()
+	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: rowKey(conv, in.First)}, {Key: "$lte", Value: rowKey(conv, in.Last)}}}}, !in.Empty()
 }
 
-// byID makes the server read a range of a clustered collection as one: with
-// the conversation in the filter it could also choose the other index, and
-// then read the whole conversation.
 var byID = bson.D{{Key: "_id", Value: 1}}
 
 // Messages gives the rows of conv within in, ascending, at most limit. Rows
@@ -112,7 +106,7 @@ func (s *Store) Messages(ctx context.Context, conv watermark.ConversationID, in 
 	if !some || limit <= 0 {
 		return nil, nil
 	}
-	opts := options.Find().SetHint(byID).SetSort(byID).SetLimit(int64(limit)).SetBatchSize(int32(limit))
+	opts := options.Find().SetSort(byID).SetLimit(int64(limit)).SetBatchSize(int32(limit))
 	err = each(ctx, s.messages.Collection, append(filter, absent("gone")), opts, func(d *messageDoc) error {
 		m, err := d.message()
 		out = append(out, m)
@@ -152,15 +146,24 @@ func (s *Store) named(ctx context.Context, keys []string) (out []watermark.Membe
 // Roster gives conv's members by user id, those above after, at most limit.
 func (s *Store) Roster(ctx context.Context, conv watermark.ConversationID, after watermark.UserID, limit int) (out []watermark.Member, err error) {
 	defer s.done("roster", time.Now(), &err)
-	rows, err := s.page(ctx, membersByConv, "c", string(conv), "u", string(after), limit)
+	rows, err := s.page(ctx, membersAfter(conv, after), byID, limit)
 	return justMembers(rows), err
+}
+
+// membersAfter gives the filter for conv's members above after.
+func membersAfter(conv watermark.ConversationID, after watermark.UserID) bson.D {
+	return bson.D{{Key: "_id", Value: bson.D{
+		{Key: "$gt", Value: memberKey(conv, after)}, {Key: "$lt", Value: memberKey(conv, afterIDs)},
+	}}}
 }
 
 // MembershipsOf gives user's member rows by conversation id, those above after,
 // at most limit.
 func (s *Store) MembershipsOf(ctx context.Context, user watermark.UserID, after watermark.ConversationID, limit int) (out []watermark.MemberRow, err error) {
 	defer s.done("memberships", time.Now(), &err)
-	return s.page(ctx, membersByUser, "u", string(user), "c", string(after), limit)
+	return s.page(ctx, bson.D{
+		{Key: "u", Value: user}, {Key: "c", Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lt", Value: afterIDs}}},
+	}, bson.D{{Key: "c", Value: 1}}, limit)
 }
 
 func justMembers(rows []watermark.MemberRow) []watermark.Member {
@@ -171,20 +174,19 @@ func justMembers(rows []watermark.MemberRow) []watermark.Member {
 	return out
 }
 
-// page reads one page of member rows by an index of two fields.
-func (s *Store) page(ctx context.Context, index, field, is, by, after string, limit int) (out []watermark.MemberRow, err error) {
+// page reads one page of member rows.
+func (s *Store) page(ctx context.Context, filter, order bson.D, limit int) (out []watermark.MemberRow, err error) {
 	limit = min(limit, watermark.MaxPage)
 	if limit <= 0 {
 		return nil, nil
 	}
-	filter := bson.D{{Key: field, Value: is}, {Key: by, Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lt", Value: afterIDs}}}}
-	opts := options.Find().SetHint(index).SetSort(bson.D{{Key: by, Value: 1}}).SetLimit(int64(limit)).SetBatchSize(int32(limit))
+	opts := options.Find().SetSort(order).SetLimit(int64(limit)).SetBatchSize(int32(limit))
 	err = each(ctx, s.members.Collection, filter, opts, func(d *memberDoc) error {
 		out = append(out, d.row())
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read members by %s: %w", index, err)
+		return nil, fmt.Errorf("read members: %w", err)
 	}
 	return out, nil
 }
@@ -210,7 +212,7 @@ type sentAbove struct {
 // sent adds the ids of each conversation to the map that into gives for it.
 func (s *Store) sent(ctx context.Context, list []sentAbove, into func(watermark.ConversationID) map[watermark.SentKey]watermark.Sent) error {
 	for part := range slices.Chunk(list, chunk) {
-		opts := options.Find().SetProjection(identity).SetHint(messagesBySeq).SetBatchSize(idBatch)
+		opts := options.Find().SetProjection(identity).SetBatchSize(idBatch)
 		err := each(ctx, s.messages.Collection, anyAbove(part), opts, func(d *messageDoc) error {
 			m, err := d.message()
 			if err != nil {
@@ -229,21 +231,14 @@ func (s *Store) sent(ctx context.Context, list []sentAbove, into func(watermark.
 	return nil
 }
 
-// anyAbove gives the filter for ids. Conversations that want the same seqs
-// share a branch, which is read by the index as points and one range; those of
-// at most DedupeHorizon messages, which are most, all share one.
+// anyAbove gives the filter for ids.
 func anyAbove(list []sentAbove) bson.D {
-	convs := make(map[watermark.Seq][]watermark.ConversationID)
-	for _, a := range list {
-		above := max(a.above, 0)
-		convs[above] = append(convs[above], a.conv)
-	}
-	var branches bson.A
-	for _, above := range slices.Sorted(maps.Keys(convs)) {
-		branches = append(branches, bson.D{
-			{Key: "c", Value: bson.D{{Key: "$in", Value: convs[above]}}},
-			{Key: "s", Value: bson.D{{Key: "$gt", Value: int64(above)}, {Key: "$lte", Value: int64(watermark.MaxSeq)}}},
-		})
+	branches := make(bson.A, len(list))
+	for i, a := range list {
+		branches[i] = bson.D{
+			{Key: "c", Value: a.conv},
+			{Key: "s", Value: bson.D{{Key: "$gt", Value: int64(max(a.above, 0))}, {Key: "$lte", Value: int64(watermark.MaxSeq)}}},
+		}
 	}
 	return anyOf(branches)
 }

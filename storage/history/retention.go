@@ -46,7 +46,7 @@ func (s *Store) deleteBelow(ctx context.Context, conv watermark.ConversationID, 
 		bson.D{{Key: "s", Value: bson.D{{Key: "$lte", Value: int64(horizon)}}}},
 		bson.D{absent("gone")},
 	}}
-	opts := options.Find().SetHint(byID).SetSort(byID).SetLimit(int64(limit)).SetBatchSize(int32(limit)).
+	opts := options.Find().SetSort(byID).SetLimit(int64(limit)).SetBatchSize(int32(limit)).
 		SetProjection(bson.D{{Key: "s", Value: 1}})
 	var seqs []watermark.Seq
 	err = each(ctx, s.messages.newest, append(filter, due), opts, func(d *messageDoc) error {
@@ -61,14 +61,14 @@ func (s *Store) deleteBelow(ctx context.Context, conv watermark.ConversationID, 
 	first, last := seqs[0], seqs[len(seqs)-1]
 	if first <= horizon {
 		filter, _ := seqRange(conv, watermark.Interval{First: first, Last: min(last, horizon)})
-		if _, err := s.messages.DeleteMany(ctx, filter, options.DeleteMany().SetHint(byID)); err != nil {
+		if _, err := s.messages.DeleteMany(ctx, filter); err != nil {
 			return 0, fmt.Errorf("remove: %w", err)
 		}
 	}
 	if last > horizon {
 		filter, _ := seqRange(conv, watermark.Interval{First: max(first, horizon+1), Last: last})
 		update := bson.D{{Key: "$set", Value: bson.D{{Key: "gone", Value: true}}}, {Key: "$unset", Value: content}}
-		if _, err := s.messages.UpdateMany(ctx, append(filter, absent("gone")), update, options.UpdateMany().SetHint(byID)); err != nil {
+		if _, err := s.messages.UpdateMany(ctx, append(filter, absent("gone")), update); err != nil {
 			return 0, fmt.Errorf("empty: %w", err)
 		}
 	}

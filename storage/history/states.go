@@ -32,7 +32,9 @@ func (s *Store) States(ctx context.Context, wants []watermark.Want) (out []*wate
 		}
 		states[w.Conversation].add(w)
 	}
-	slices.Sort(convs)
+	// In the order of the members' keys, which is not that of the ids: an id that
+	// another one begins with may come after it.
+	byKey(convs, func(c watermark.ConversationID) string { return memberKey(c, "") })
 	found, err := s.conversations(ctx, convs)
 	if err != nil {
 		return nil, err
@@ -93,7 +95,7 @@ func (l *loading) take(w watermark.Want) *watermark.State {
 	return c
 }
 
-// loadMembers reads the members of convs, which are sorted.
+// loadMembers reads the members of convs, which are sorted by key.
 func (s *Store) loadMembers(ctx context.Context, convs []watermark.ConversationID, states map[watermark.ConversationID]*loading) error {
 	for part := range slices.Chunk(convs, chunk) {
 		for len(part) > 0 {
@@ -125,15 +127,18 @@ func (s *Store) loadMembers(ctx context.Context, convs []watermark.ConversationI
 // read in vain when a conversation turns out to be large.
 const memberBatch = 1000
 
-// loadWhole reads all members of convs in one query, by the index in its own
-// order, up to and with the first conversation that is larger than SmallGroup
+// loadWhole reads all members of convs in one query, in the order of keys, up to and with the first conversation that is larger than SmallGroup
 // and whose roster nobody asked for. It gives how many of convs that were.
 // Counting in the same query is what keeps it one for many small conversations.
 func (s *Store) loadWhole(ctx context.Context, convs []watermark.ConversationID, states map[watermark.ConversationID]*loading) (n int, err error) {
-	opts := options.Find().SetHint(membersByConv).SetSort(bson.D{{Key: "c", Value: 1}, {Key: "u", Value: 1}}).SetBatchSize(memberBatch)
+	opts := options.Find().SetSort(byID).SetBatchSize(memberBatch)
+	branches := make(bson.A, len(convs))
+	for i, c := range convs {
+		branches[i] = membersAfter(c, "")
+	}
 	size := 0
 	var current watermark.ConversationID
-	err = each(ctx, s.members.Collection, in("c", convs), opts, func(d *memberDoc) error {
+	err = each(ctx, s.members.Collection, anyOf(branches), opts, func(d *memberDoc) error {
 		r := d.row()
 		if r.Conversation != current {
 			current, size = r.Conversation, 0

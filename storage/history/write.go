@@ -228,7 +228,7 @@ func (s *Store) standing(ctx context.Context, places []place) (map[place]*waterm
 	places = slices.Compact(places)
 	out := make(map[place]*watermark.Message, len(places))
 	for part := range slices.Chunk(places, chunk) {
-		opts := options.Find().SetProjection(identity).SetHint(messagesBySeq).SetBatchSize(chunk)
+		opts := options.Find().SetProjection(identity).SetBatchSize(chunk)
 		err := each(ctx, s.messages.newest, atPlaces(part), opts, func(d *messageDoc) error {
 			m, err := d.message()
 			out[place{watermark.ConversationID(d.Conv), m.Seq}] = &m

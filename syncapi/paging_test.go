@@ -36,10 +36,7 @@ func TestPagesAreHonest(t *testing.T) {
 			Order:        rapid.SampledFrom([]v1.Order{asc, desc}).Draw(rt, "order"),
 			Keep:         rapid.SampledFrom([]v1.Keep{nearEnd, nearBegin}).Draw(rt, "keep"),
 		}
-		r.End = rapid.SampledFrom([]int64{r.Begin, r.Begin + 10, 70, 1 << 62}).Draw(rt, "end")
-		if r.End < r.Begin {
-			r.End = r.Begin
-		}
+		r.End = max(rapid.SampledFrom([]int64{r.Begin, r.Begin + 10, 70, 1 << 62}).Draw(rt, "end"), r.Begin)
 		before := visibleTo(w, "A", r.Begin, r.End)
 		var got []int64
 		for range 100 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -123,10 +124,8 @@ func baseURL(flag, given string, schemes ...string) (*url.URL, error) {
 	if err != nil || u.Host == "" {
 		return nil, usagef("--%s: %q is not a URL", flag, given)
 	}
-	for _, s := range schemes {
-		if u.Scheme == s {
-			return u, nil
-		}
+	if slices.Contains(schemes, u.Scheme) {
+		return u, nil
 	}
 	return nil, usagef("--%s: %q: the scheme must be %s", flag, given, strings.Join(schemes, " or "))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -171,10 +172,8 @@ func (a *app) load(base *config.Config) (config.Config, error) {
 
 // oneOf checks a flag with a fixed set of values.
 func oneOf(flag, value string, allowed ...string) error {
-	for _, v := range allowed {
-		if v == value {
-			return nil
-		}
+	if slices.Contains(allowed, value) {
+		return nil
 	}
 	return usagef("--%s: %q is none of %s", flag, value, strings.Join(allowed, ", "))
 }

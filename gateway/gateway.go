@@ -22,6 +22,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,9 +60,8 @@ type Authenticate func(ctx context.Context, token string, data []byte) (Identity
 type Config struct {
 	// Authenticate is required. Trusting is one for development.
 	Authenticate Authenticate
-	// Redis lists addresses of Redis servers that carry the broker, each as
-	// host:port or a redis URL. Empty: events stay within this process.
-	Redis []string
+	// Redis carries events between processes. Zero: they stay within this one.
+	Redis Redis
 	// Prefix is put before the broker's Redis keys. Empty: "tidemark".
 	Prefix string
 	// QueueBytes bounds what waits for one connection. 0: DefaultQueueBytes.
@@ -74,11 +74,27 @@ type Config struct {
 	Registry *prometheus.Registry
 }
 
+// Redis says how to reach the Redis that carries the broker.
+type Redis struct {
+	// Addresses as host:port. One is a single server; several are a Cluster,
+	// or the Sentinels when Master is set.
+	Addresses []string
+	// Master is the name of the master that Sentinels watch. Empty: none do.
+	Master string
+	// Username and Password log in. Empty: nobody does.
+	Username, Password string
+	// DB is the database's number, not with a Cluster.
+	DB int
+	// TLS encrypts connections. nil: they are plain.
+	TLS *tls.Config
+}
+
 // Gateway is a node of the gateway.
 type Gateway struct {
-	cfg  Config
-	node *centrifuge.Node
-	m    *metrics
+	cfg   Config
+	node  *centrifuge.Node
+	m     *metrics
+	redis *centrifuge.RedisShard // nil: no Redis
 }
 
 // Delivery is one event for some users.
@@ -145,6 +161,15 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer cancel()
 	if err := g.node.Shutdown(drain); err != nil {
 		return fmt.Errorf("gateway: shut down node: %w", err)
+	}
+	return nil
+}
+
+// Close ends the connections to Redis, also of a gateway that only delivers and
+// never ran. Run must have returned.
+func (g *Gateway) Close() error {
+	if g.redis != nil {
+		g.redis.Close()
 	}
 	return nil
 }
@@ -255,21 +280,30 @@ func (g *Gateway) connected(c *centrifuge.Client) {
 
 // broker connects the node to Redis, when there is one.
 func (g *Gateway) broker() error {
-	if len(g.cfg.Redis) == 0 {
+	r := g.cfg.Redis
+	if len(r.Addresses) == 0 {
 		return nil
 	}
-	var shards []*centrifuge.RedisShard
-	for _, addr := range g.cfg.Redis {
-		shard, err := centrifuge.NewRedisShard(g.node, centrifuge.RedisShardConfig{Address: addr})
-		if err != nil {
-			return fmt.Errorf("gateway: connect the broker's redis: %w", err)
-		}
-		shards = append(shards, shard)
+	conf := centrifuge.RedisShardConfig{DB: r.DB, User: r.Username, Password: r.Password, TLSConfig: r.TLS}
+	switch {
+	case r.Master != "":
+		conf.SentinelAddresses, conf.SentinelMasterName = r.Addresses, r.Master
+		conf.SentinelTLSConfig = r.TLS
+	case len(r.Addresses) > 1:
+		conf.ClusterAddresses = r.Addresses
+	default:
+		conf.Address = r.Addresses[0]
 	}
-	b, err := centrifuge.NewRedisBroker(g.node, centrifuge.RedisBrokerConfig{Prefix: g.cfg.Prefix, Shards: shards})
+	shard, err := centrifuge.NewRedisShard(g.node, conf)
 	if err != nil {
+		return fmt.Errorf("gateway: connect the broker's redis: %w", err)
+	}
+	b, err := centrifuge.NewRedisBroker(g.node, centrifuge.RedisBrokerConfig{Prefix: g.cfg.Prefix, Shards: []*centrifuge.RedisShard{shard}})
+	if err != nil {
+		shard.Close()
 		return fmt.Errorf("gateway: build the broker: %w", err)
 	}
+	g.redis = shard
 	g.node.SetBroker(b)
 	return nil
 }

@@ -143,6 +143,32 @@ func (r *rig) dumped(conv string) (back func()) {
 	}
 }
 
+// TestReal_PushGoesThroughEveryRedis delivers from a push worker in one process
+// to a device at a gateway in another, over each kind of Redis.
+func TestReal_PushGoesThroughEveryRedis(t *testing.T) {
+	own := ownServices(t, "--sentinel")
+	for name, change := range map[string]func(*config.Config){
+		"single": func(*config.Config) {},
+		"cluster": func(c *config.Config) {
+			c.Redis.Addresses = strings.Split(setting(t, "TIDEMARK_TEST_REDIS_CLUSTER"), ",")
+		},
+		"sentinel": func(c *config.Config) {
+			c.Redis.Addresses, c.Redis.Master = own.addresses("TIDEMARK_TEST_REDIS_SENTINEL"), "tidemark"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(c *config.Config) { change(c); c.Gateway.Redis = true })
+			r.start(stack.Sync, stack.ToRedis, stack.ToMongo)
+			r.open(stack.Gateway, stack.Gateway)
+			r.open(stack.ToPush, stack.ToPush)
+			a := r.connect("A", r.roles[stack.Gateway].stack.GatewayURL())
+			lines, _ := numbered("single:A:B", "B", "m", 3)
+			r.produce("single:A:B", lines...)
+			r.awaitPushed(a, "1 m1", "2 m2", "3 m3")
+		})
+	}
+}
+
 // TestReal_L2_RedisKilled kills Redis under a burst.
 func TestReal_L2_RedisKilled(t *testing.T) {
 	own := ownServices(t, "--redis")

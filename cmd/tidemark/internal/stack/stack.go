@@ -202,12 +202,20 @@ func (s *Stack) openGateway(context.Context) (err error) {
 		QueueBytes: s.cfg.Gateway.QueueBytes, Logger: s.cfg.Logger, Registry: s.cfg.Registry,
 	}
 	if s.cfg.Gateway.Redis {
-		cfg.Redis = s.cfg.Redis.Addresses
+		r := s.cfg.Redis
+		t, err := tlsConfig(r.TLS)
+		if err != nil {
+			return fmt.Errorf("redis.tls: %w", err)
+		}
+		cfg.Redis = gateway.Redis{Addresses: r.Addresses, Master: r.Master, Username: r.Username, Password: r.Password, DB: r.DB, TLS: t}
 	} else if !s.runs(Gateway) || !s.runs(ToPush) {
 		return errors.New("gateway.redis is off, so the roles gateway and topush must run in one process")
 	}
-	s.gateway, err = gateway.New(cfg)
-	return err
+	if s.gateway, err = gateway.New(cfg); err != nil {
+		return err
+	}
+	s.onClose(s.gateway.Close)
+	return nil
 }
 
 // pinned keeps a nil pin from becoming an interface that is not nil.

@@ -49,8 +49,14 @@ daemon() {
   local name=$1
   shift
   setsid nohup "$@" >>"$dir/$name/log" 2>&1 </dev/null 9>&- &
-  printf '%s\n' $! >"$dir/$name/pid"
+  local pid=$! i
+  printf '%s\n' "$pid" >"$dir/$name/pid"
   disown
+  # Until it has become COMMAND its command line is still ours.
+  for ((i = 0; i < 500; i++)); do
+    if alive "$name" || ! kill -0 "$pid" 2>/dev/null; then break; fi
+    sleep 0.01
+  done
 }
 
 # await NAME SECONDS COMMAND...: until COMMAND succeeds, as long as the daemon

@@ -15,7 +15,7 @@ import (
 // make it a list of the items that ";" separates, "#" makes it a number.
 func items(text string) any {
 	var out []any
-	for _, s := range strings.Split(text, "|") {
+	for s := range strings.SplitSeq(text, "|") {
 		switch {
 		case s == "nil":
 			out = append(out, nil)
@@ -23,7 +23,7 @@ func items(text string) any {
 			out = append(out, int64(len(s)))
 		case strings.HasPrefix(s, "["):
 			l := []any{}
-			for _, x := range strings.Split(strings.Trim(s, "[]"), ";") {
+			for x := range strings.SplitSeq(strings.Trim(s, "[]"), ";") {
 				if x != "" {
 					l = append(l, x)
 				}

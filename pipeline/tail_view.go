@@ -102,7 +102,7 @@ func newTailView(partition int32, maxRecords int64, perSegment int, m *tailMetri
 }
 
 // pin holds the view at the group's committed offset. Of two answers about it
-// the one that was asked for later counts: when a colleague's pin, asked later,
+// the one that was asked for later counts: when another's pin, asked later,
 // has let the view be trimmed already, the later offset is just as good for
 // this holder, whose read of history has not begun.
 func (v *tailView) pin(a committedAnswer, now time.Time) tailHold {

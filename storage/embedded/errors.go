@@ -36,10 +36,13 @@ func sorted(err error) error {
 	return fault.New(class, reason, err)
 }
 
+// reasonBusy is the reason of an error that another connection's lock caused.
+const reasonBusy = "busy"
+
 func classOf(code int) (fault.Class, string) {
 	switch code & 0xff {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		return fault.Transient, "busy" // another writer; it will be done
+		return fault.Transient, reasonBusy // another writer; it will be done
 	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR:
 		// A disk that is full or away heals when somebody makes room; stopping
 		// would only add a restart to it, and offsets are not marked meanwhile.

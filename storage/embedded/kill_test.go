@@ -126,7 +126,7 @@ func killed(t *testing.T, path string, n int) (acked watermark.Seq) {
 
 // TestTwoOpenANewFile lets both find it empty.
 func TestTwoOpenANewFile(t *testing.T) {
-	for i := range 10 {
+	for i := range 50 {
 		path := filepath.Join(t.TempDir(), fmt.Sprint(i, ".db"))
 		var wg sync.WaitGroup
 		for range 2 {

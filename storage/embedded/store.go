@@ -8,10 +8,16 @@ import (
 	"log/slog"
 	"net/url"
 	"path/filepath"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	_ "modernc.org/sqlite" // registers the driver "sqlite"
+
+	"github.com/tidemark-im/tidemark/internal/fault"
 )
+
+// busyTimeout is how long one connection waits for the lock of another.
+const busyTimeout = 5 * time.Second
 
 // readers is how many connections read a file store at once.
 const readers = 4
@@ -38,14 +44,25 @@ type Store struct {
 
 // New opens a store, makes or migrates its schema, and prepares its statements.
 func New(cfg Config) (*Store, error) {
-	s := &Store{metrics: newMetrics(cfg.Registerer), log: cfg.Logger, stmts: make(map[query]*sql.Stmt)}
+	s := &Store{metrics: newMetrics(cfg.Registerer), log: cfg.Logger}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if err := s.open(cfg.Path); err != nil {
-		return nil, errors.Join(sorted(fmt.Errorf("open history %q: %w", cfg.Path, err)), s.Close())
+	// SQLite does not wait when a new file is turned to WAL while another
+	// process does the same: there busy_timeout has no say, so opening is
+	// repeated, for as long as that would have waited.
+	for pause := time.Millisecond; ; pause *= 2 {
+		s.stmts = make(map[query]*sql.Stmt)
+		err := s.open(cfg.Path)
+		if err == nil {
+			return s, nil
+		}
+		err = errors.Join(sorted(fmt.Errorf("open history %q: %w", cfg.Path, err)), s.Close())
+		if fault.ReasonOf(err) != reasonBusy || pause > busyTimeout/2 {
+			return nil, err
+		}
+		time.Sleep(pause)
 	}
-	return s, nil
 }
 
 func (s *Store) open(path string) (err error) {
@@ -84,7 +101,7 @@ func (s *Store) open(path string) (err error) {
 // and those messages would never come again.
 func dsn(path string, write bool) string {
 	q := url.Values{}
-	q.Add("_pragma", "busy_timeout(5000)")
+	q.Add("_pragma", fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()))
 	q.Add("_pragma", "secure_delete(FAST)") // what is revoked is overwritten, not only unlinked
 	q.Add("_pragma", "cache_size(-16384)")
 	q.Add("_txlock", "immediate")

@@ -324,15 +324,15 @@ func disconnectKind(d centrifuge.Disconnect) string {
 
 func logTo(l *slog.Logger) centrifuge.LogHandler {
 	return func(e centrifuge.LogEntry) {
-		level := slog.LevelWarn
+		write := l.Warn
 		if e.Level >= centrifuge.LogLevelError {
-			level = slog.LevelError
+			write = l.Error
 		}
 		attrs := make([]any, 0, 2*len(e.Fields)+2)
 		attrs = append(attrs, "detail", e.Message)
 		for k, v := range e.Fields {
 			attrs = append(attrs, k, v)
 		}
-		l.Log(context.Background(), level, "gateway node", attrs...)
+		write("gateway node", attrs...)
 	}
 }

@@ -2,9 +2,7 @@ package stack_test
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +20,6 @@ import (
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
-	"github.com/tidemark-im/tidemark/storage/embedded"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -138,12 +135,14 @@ func TestField_L3_HistoryRefusesABatch(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(map[bool]string{false: "ThenTakesIt", true: "AndTheWorkerStops"}[restart], func(t *testing.T) {
 			t.Parallel()
-			r := startAll(t, nil)
+			r := newRig(t, nil)
+			lock := r.historyLock()
+			r.start(stack.Roles()...)
 			const g = "group:g1"
 			lines, ids := numbered(g, "A", "m", 9)
 			r.produce(g, lines[:3]...)
 			r.settle()
-			unlock := r.lockHistory()
+			unlock := lock()
 			r.produce(g, lines[3:6]...)
 			r.eventually("history refuses", func() error {
 				if n := r.metric(stack.ToMongo, "tidemark_pipeline_stuck_partitions"); n != 1 {
@@ -181,26 +180,6 @@ func (r *rig) offsetsReach(role stack.Role, topic string) error {
 		return err
 	}
 	return r.offsets.AwaitCommitted(r.ctx(), r.topic("tidemark-"+string(role)), topic, ends)
-}
-
-// lockHistory makes every write to history fail, as another writer does that
-// does not come to an end.
-func (r *rig) lockHistory() (unlock func()) {
-	r.t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(r.emb.Config.History.Path)+"?_txlock=immediate&_pragma=busy_timeout(20000)")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	tx, err := db.BeginTx(context.WithoutCancel(r.ctx()), nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return sync.OnceFunc(func() {
-		if err := tx.Rollback(); err != nil {
-			r.t.Error(err)
-		}
-		db.Close()
-	})
 }
 
 func TestField_L5_PoisonIsSetAside(t *testing.T) {
@@ -348,12 +327,7 @@ func (r *rig) readers(g string) []watermark.UserID {
 // members gives a conversation's members as history alone has them.
 func (r *rig) members(g string, users []watermark.UserID) []watermark.Member {
 	r.t.Helper()
-	h, err := embedded.New(embedded.Config{Path: r.emb.Config.History.Path})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer h.Close()
-	m, err := h.Members(r.ctx(), watermark.ConversationID(g), users)
+	m, err := r.history().Members(r.ctx(), watermark.ConversationID(g), users)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -423,11 +397,7 @@ func TestField_L8_UnflushedWatermarksSurviveAKill(t *testing.T) {
 	users := r.readers(g)
 	// The child has seen the marks when it has written what follows them.
 	r.produce(g, lines[3])
-	h, err := embedded.New(embedded.Config{Path: r.emb.Config.History.Path})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close()
+	h := r.history()
 	r.eventually("the child writes", func() error {
 		m, err := h.Messages(r.ctx(), g, watermark.Interval{First: 4, Last: 4}, 1)
 		if err == nil && len(m) == 0 {

@@ -17,7 +17,6 @@ import (
 	"github.com/tidemark-im/tidemark/api/tidemark/v1/tidemarkv1connect"
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
 	"github.com/tidemark-im/tidemark/internal/config"
-	"github.com/tidemark-im/tidemark/storage/embedded"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -366,11 +365,7 @@ func TestField_R6_ReceiptsOfALargeGroupAreBounded(t *testing.T) {
 	if n := r.metric(stack.ToMongo, "tidemark_tomongo_rows_total"); n != messages {
 		t.Errorf("%v rows of messages, want %d", n, messages)
 	}
-	history, err := embedded.New(embedded.Config{Path: r.emb.Config.History.Path})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer history.Close()
+	history := r.history()
 	var after watermark.UserID
 	readers, rows := 0, 0
 	for {

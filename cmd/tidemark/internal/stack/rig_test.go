@@ -37,6 +37,9 @@ type rig struct {
 	offsets  *pipeline.Offsets
 	svc      tidemarkv1connect.SyncServiceClient
 	ops      int
+
+	// onOpen, if not nil, alters the configuration of one role as it starts.
+	onOpen func(stack.Role, *config.Config)
 }
 
 type running struct {
@@ -117,7 +120,11 @@ func (r *rig) start(roles ...stack.Role) {
 func (r *rig) open(name stack.Role, roles ...stack.Role) {
 	r.t.Helper()
 	registry := telemetry.NewRegistry()
-	s, err := stack.Open(r.ctx(), stack.Config{Config: r.emb.Config, Roles: roles, Logger: testLogger(r.t), Registry: registry})
+	cfg := r.emb.Config
+	if r.onOpen != nil {
+		r.onOpen(name, &cfg)
+	}
+	s, err := stack.Open(r.ctx(), stack.Config{Config: cfg, Roles: roles, Logger: testLogger(r.t), Registry: registry})
 	if err != nil {
 		r.t.Fatalf("open %s: %v", name, err)
 	}

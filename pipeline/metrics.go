@@ -66,6 +66,7 @@ type groupMetrics struct {
 	stuck       prometheus.Gauge
 	partitions  prometheus.Gauge
 	errs        *prometheus.CounterVec
+	moved       *prometheus.CounterVec
 }
 
 func newGroupMetrics(reg prometheus.Registerer, stage string) *groupMetrics {
@@ -82,5 +83,6 @@ func newGroupMetrics(reg prometheus.Registerer, stage string) *groupMetrics {
 		stuck:       gauges(reg, "tidemark_pipeline_stuck_partitions", "Claimed partitions whose last attempt failed.", "stage").With(l),
 		partitions:  gauges(reg, "tidemark_pipeline_claimed_partitions", "Partitions claimed by this process.", "stage").With(l),
 		errs:        counters(reg, "tidemark_pipeline_consumer_errors_total", "Errors of the group's connection, by reason.", "stage", "reason").MustCurryWith(l),
+		moved:       counters(reg, "tidemark_pipeline_moved_offsets_total", "Offsets that were lost and moved because an operator said so, by reason.", "stage", "reason").MustCurryWith(l),
 	}
 }

@@ -74,7 +74,7 @@ Roles:
 			return errors.Join(err, svc.close())
 		},
 	}
-	cmd.Flags().StringVar(&onLost, "on-lost-offsets", "stop", "where a worker cannot read on at its start: stop, or `go on` at earliest or latest (docs/runbook.md)")
+	cmd.Flags().StringVar(&onLost, "on-lost-offsets", "stop", "`how` a worker goes on where it cannot read on at its start: stop, earliest or latest (docs/runbook.md)")
 	return cmd
 }
 

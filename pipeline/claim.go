@@ -59,7 +59,7 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama
 		log:  g.log.With("partition", c.Partition),
 		next: max(c.Committed, 0), durable: max(c.Committed, 0), marked: max(c.Committed, 0),
 	}
-	r.status = g.status.claimed(c, g.metrics.stuck)
+	r.status = g.status.claimed(c)
 	defer g.status.released(r.status)
 	r.log.Info("partition claimed", "committed", c.Committed)
 	if err := r.run(alive, work); err != nil {

@@ -47,6 +47,12 @@ func (c GroupConfig) WithTopicEvery(d time.Duration) GroupConfig {
 	return c
 }
 
+// WithSession sets how long a member may keep silent.
+func (c GroupConfig) WithSession(d time.Duration) GroupConfig {
+	c.session = d
+	return c
+}
+
 // CommitForTest commits for a group without members.
 func CommitForTest(c Config, group, topic, topicID string, partition int32, offset int64) error {
 	conf, err := c.adminConfig()

@@ -96,7 +96,7 @@ type GroupConfig struct {
 	// as stuck. 0: DefaultStuckAfter.
 	StuckAfter time.Duration
 
-	topicEvery time.Duration // set by tests
+	topicEvery, session time.Duration // set by tests
 }
 
 // Appender is what the runner needs of a Producer.
@@ -162,6 +162,7 @@ func NewGroup(cfg GroupConfig) (*Group, error) {
 		metrics: newGroupMetrics(cfg.Registerer, cfg.Group),
 	}
 	g.status.init(cfg.StuckAfter)
+	register(cfg.Registerer, newStuckCollector()).add(cfg.Group, &g.status)
 	return g, nil
 }
 
@@ -271,6 +272,9 @@ func (g *Group) connect(ctx context.Context) (sarama.Client, sarama.ConsumerGrou
 	// A full channel is a full batch. It must not be small: sarama drops errors
 	// for which its channel, of the same size, has no room.
 	conf.ChannelBufferSize = max(g.cfg.MaxBatch, 256)
+	if g.cfg.session > 0 {
+		conf.Consumer.Group.Session.Timeout, conf.Consumer.Group.Heartbeat.Interval = g.cfg.session, g.cfg.session/4
+	}
 	conf.Consumer.Group.Rebalance.Timeout = g.cfg.DrainTimeout + 15*time.Second
 	pauses := waits(100*time.Millisecond, 5*time.Second)
 	for ctx.Err() == nil {

@@ -38,6 +38,12 @@ func CommittedForTest(c Config, group, topic string, partition int32) (int64, er
 // Classify shows the classifier.
 var Classify = classify
 
+// MaxUnpacked is the driver's bound.
+const MaxUnpacked = maxUnpacked
+
+// Answers counts the rows of the classifier's table.
+func Answers() int { return len(kerrors) }
+
 // SortError shows the wrapper.
 var SortError = sortError
 

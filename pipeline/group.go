@@ -343,6 +343,9 @@ func (g *Group) driverError(err error) {
 		return
 	}
 	err = sortError(err)
+	if fault.ReasonOf(err) == ReasonBatchTooLarge {
+		err = g.tooLarge(err)
+	}
 	if fault.ClassOf(err) == fault.Fatal {
 		g.stop(err)
 		return
@@ -372,6 +375,29 @@ func (g *Group) outOfRange(topic string, partition int32) error {
 		"group %s read further in topic %s partition %d than the log goes (committed and log: %+v, %v): "+
 			"the log lost its last records, see docs/runbook.md#%s: %w",
 		g.cfg.Group, topic, partition, places, err, ReasonAboveEnd, sarama.ErrOffsetOutOfRange))
+}
+
+// tooLarge finds the batch that cannot be unpacked. The driver reports it for
+// every partition that it fetches from the same broker.
+func (g *Group) tooLarge(err error) error {
+	g.mu.Lock()
+	client := g.client
+	g.mu.Unlock()
+	for _, p := range g.State().Partitions {
+		for offset := p.Next; ; {
+			f, ferr := fetchRecords(client, p.Topic, p.Partition, offset, 1)
+			if errors.Is(ferr, sarama.ErrDecompressedBatchTooLarge) {
+				return fault.New(fault.Fatal, ReasonBatchTooLarge, fmt.Errorf(
+					"topic %s partition %d offset %d: the batch there can be neither read nor set aside, see docs/runbook.md#%s: %w",
+					p.Topic, p.Partition, offset, ReasonBatchTooLarge, ferr))
+			}
+			if ferr != nil || f.next == offset {
+				break
+			}
+			offset = f.next
+		}
+	}
+	return err
 }
 
 // waits gives pauses that double, with jitter, without end.

@@ -51,11 +51,11 @@ func spoken(err error) bool {
 // probe gives the reason and the words for what is wrong; none when it is not
 // sure.
 func (c Config) probe(ctx context.Context, addr string, tries int) (reason, why string) {
-	encrypted, plain := speaksTLS(ctx, addr), speaksKafka(ctx, addr, nil)
+	plain := speaksKafka(ctx, addr, nil)
 	switch {
 	case c.TLS != nil && plain:
 		return ReasonTLS, "TLS is on, and this port is not encrypted: turn kafka.tls.enabled off, or give the address of the encrypted port"
-	case c.TLS == nil && encrypted:
+	case c.TLS == nil && !plain && speaksTLS(ctx, addr):
 		return ReasonTLS, "TLS is off, and this port is encrypted: turn kafka.tls.enabled on, or give the address of a port that is not"
 	case tries < probeTries || !plain && (c.TLS == nil || !speaksKafka(ctx, addr, c.TLS)):
 	case c.SASL.Mechanism == "":

@@ -26,31 +26,33 @@ import (
 // Config is everything that can be set. The struct tags are the documentation:
 // the table in the README is made from them.
 type Config struct {
-	Kafka   Kafka   `koanf:"kafka"`
-	Redis   Redis   `koanf:"redis"`
-	History History `koanf:"history"`
-	ToRedis ToRedis `koanf:"toredis"`
-	ToMongo ToMongo `koanf:"tomongo"`
-	ToPush  ToPush  `koanf:"topush"`
-	Sync    Sync    `koanf:"sync"`
-	Gateway Gateway `koanf:"gateway"`
-	Admin   Admin   `koanf:"admin"`
-	Log     Log     `koanf:"log"`
-	Limits  Limits  `koanf:"limits"`
+	Kafka    Kafka    `koanf:"kafka"`
+	Redis    Redis    `koanf:"redis"`
+	History  History  `koanf:"history"`
+	ToRedis  ToRedis  `koanf:"toredis"`
+	ToMongo  ToMongo  `koanf:"tomongo"`
+	ToPush   ToPush   `koanf:"topush"`
+	Sync     Sync     `koanf:"sync"`
+	Gateway  Gateway  `koanf:"gateway"`
+	Admin    Admin    `koanf:"admin"`
+	Shutdown Shutdown `koanf:"shutdown"`
+	Log      Log      `koanf:"log"`
+	Limits   Limits   `koanf:"limits"`
 }
 
 // Kafka says how to reach Kafka and what the topics are.
 type Kafka struct {
-	Brokers      []string      `koanf:"brokers" doc:"Addresses to begin with, host:port."`
-	ClientID     string        `koanf:"client_id" doc:"Name of this process in the broker's logs and quotas."`
-	Version      string        `koanf:"version" doc:"Oldest Kafka version among the brokers."`
-	TopicPrefix  string        `koanf:"topic_prefix" doc:"Put before every topic name and consumer group."`
-	CreateTopics bool          `koanf:"create_topics" doc:"Create missing topics at start. Otherwise a missing topic is an error."`
-	Partitions   int32         `koanf:"partitions" doc:"Partitions of toRedis and sequenced when they are created. Fixed from then on."`
-	Replication  int16         `koanf:"replication" doc:"Replicas of topics that are created. 0: the cluster's default."`
-	Retention    time.Duration `koanf:"retention" doc:"Retention of toRedis and sequenced when they are created. Must exceed the longest stop of toMongo."`
-	TLS          TLS           `koanf:"tls"`
-	SASL         SASL          `koanf:"sasl"`
+	Brokers       []string      `koanf:"brokers" doc:"Addresses to begin with, host:port."`
+	ClientID      string        `koanf:"client_id" doc:"Name of this process in the broker's logs and quotas."`
+	Version       string        `koanf:"version" doc:"Oldest Kafka version among the brokers."`
+	TopicPrefix   string        `koanf:"topic_prefix" doc:"Put before every topic name and consumer group."`
+	CreateTopics  bool          `koanf:"create_topics" doc:"Create missing topics at start. Otherwise a missing topic is an error."`
+	Partitions    int32         `koanf:"partitions" doc:"Partitions of toRedis and sequenced when they are created. Fixed from then on."`
+	Replication   int16         `koanf:"replication" doc:"Replicas of topics that are created. 0: the cluster's default."`
+	Retention     time.Duration `koanf:"retention" doc:"Retention of toRedis and sequenced when they are created. Must exceed the longest stop of toMongo."`
+	OnLostOffsets string        `koanf:"on_lost_offsets" doc:"What a worker does at its start where it cannot read on (docs/runbook.md): stop, or go on at the earliest or latest offset."`
+	TLS           TLS           `koanf:"tls"`
+	SASL          SASL          `koanf:"sasl"`
 }
 
 // TLS says how connections are encrypted.
@@ -135,6 +137,11 @@ type Admin struct {
 	Listen string `koanf:"listen" doc:"Address of /metrics, /healthz and /readyz. Empty: none."`
 }
 
+// Shutdown configures the end.
+type Shutdown struct {
+	Timeout time.Duration `koanf:"timeout" doc:"How long all roles together may take to finish what is at hand. Keep it below the supervisor's own limit."`
+}
+
 // Log configures what is logged.
 type Log struct {
 	Level  string `koanf:"level" doc:"debug, info, warn or error."`
@@ -151,18 +158,19 @@ func Default() Config {
 	return Config{
 		Kafka: Kafka{
 			Brokers: []string{"127.0.0.1:9092"}, ClientID: "tidemark", Version: "3.6.0",
-			CreateTopics: false, Partitions: 12, Retention: 7 * 24 * time.Hour,
+			CreateTopics: false, Partitions: 12, Retention: 7 * 24 * time.Hour, OnLostOffsets: "stop",
 		},
-		Redis:   Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000},
-		History: History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
-		ToRedis: ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000},
-		ToMongo: ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
-		ToPush:  ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000},
-		Sync:    Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second},
-		Gateway: Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true},
-		Admin:   Admin{Listen: "127.0.0.1:8082"},
-		Log:     Log{Level: "info", Format: "text"},
-		Limits:  Limits{MaxBody: 64 << 10},
+		Redis:    Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000},
+		History:  History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
+		ToRedis:  ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000},
+		ToMongo:  ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
+		ToPush:   ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000},
+		Sync:     Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second},
+		Gateway:  Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true},
+		Admin:    Admin{Listen: "127.0.0.1:8082"},
+		Shutdown: Shutdown{Timeout: 25 * time.Second},
+		Log:      Log{Level: "info", Format: "text"},
+		Limits:   Limits{MaxBody: 64 << 10},
 	}
 }
 
@@ -197,6 +205,7 @@ func (c *Config) Validate() error {
 	if c.Kafka.Retention < time.Hour {
 		bad("kafka.retention", "must be at least 1h, is %s", c.Kafka.Retention)
 	}
+	oneOf("kafka.on_lost_offsets", c.Kafka.OnLostOffsets, "stop", "earliest", "latest")
 	oneOf("kafka.sasl.mechanism", c.Kafka.SASL.Mechanism, "", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 	if (c.Kafka.SASL.Mechanism == "") != (c.Kafka.SASL.User == "") {
 		bad("kafka.sasl", "mechanism and user go together")
@@ -229,6 +238,7 @@ func (c *Config) Validate() error {
 	positive("sync.page_bytes", int64(c.Sync.PageBytes))
 	positive("sync.answer_timeout", int64(c.Sync.AnswerTimeout))
 	positive("gateway.queue_bytes", int64(c.Gateway.QueueBytes))
+	positive("shutdown.timeout", int64(c.Shutdown.Timeout))
 	if c.Limits.MaxBody < 1 || c.Limits.MaxBody > 1<<20 {
 		bad("limits.max_body", "must be within 1..1048576, is %d", c.Limits.MaxBody)
 	}

@@ -18,6 +18,7 @@ const (
 	qOwnBound      query = "own bound"
 	qPutConv       query = "put conversation"
 	qPutInput      query = "put input"
+	qPutPosition   query = "put position"
 	qDelete        query = "delete messages"
 	qHollow        query = "hollow messages"
 
@@ -30,6 +31,7 @@ const (
 	qMemberships query = "memberships"
 	qSent        query = "sent"
 	qMessages    query = "messages"
+	qPositions   query = "positions"
 )
 
 const memberColumns = "m.conversation, m.user, m.version, m.last_membership, m.read, m.receipt, m.changed_at, m.own_count, m.memberships, m.ops"
@@ -65,6 +67,8 @@ var writes = map[query]string{
 			THEN excluded.repair_from ELSE c.repair_from END`,
 	qPutInput: `INSERT INTO inputs AS i (conversation, topic, partition, offset) VALUES (?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET offset = max(i.offset, excluded.offset)`,
+	qPutPosition: `INSERT INTO positions AS p (topic, topic_id, partition, next) VALUES (?, ?, ?, ?)
+		ON CONFLICT DO UPDATE SET next = max(p.next, excluded.next)`,
 	qDelete: `DELETE FROM messages WHERE conversation = ?1 AND seq IN (SELECT seq FROM messages
 		WHERE conversation = ?1 AND seq < ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4)`,
 	qHollow: `UPDATE messages SET gone = 1, body_type = 0, body = NULL, mentions = NULL, attributes = NULL
@@ -92,4 +96,5 @@ var reads = map[query]string{
 	qMessages: `SELECT seq, sender, client_id, hash, kind, send_time, record_time, device, revoked_by, revoked_at,
 		body_type, mentions, attributes, body FROM messages
 		WHERE conversation = ? AND seq BETWEEN ? AND ? AND gone = 0 ORDER BY seq LIMIT ?`,
+	qPositions: `SELECT topic, topic_id, partition, next FROM positions ORDER BY topic, topic_id, partition`,
 }

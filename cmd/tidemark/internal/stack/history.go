@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidemark-im/tidemark/consumers/tomongo"
+	"github.com/tidemark-im/tidemark/pipeline"
 	"github.com/tidemark-im/tidemark/storage/embedded"
 	"github.com/tidemark-im/tidemark/storage/history"
 	"github.com/tidemark-im/tidemark/storage/truth"
@@ -15,6 +16,7 @@ import (
 type historyStore interface {
 	truth.History
 	tomongo.History
+	pipeline.History
 }
 
 // openStore opens the history that the configuration chooses.

@@ -17,7 +17,9 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -102,11 +104,27 @@ func Open(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if s.kafka, err = kafkaConfig(cfg); err != nil {
 		return nil, err
 	}
-	for _, open := range []func(context.Context) error{s.openKafka, s.openRedis, s.openHistory, s.openGateway, s.listen, s.assemble} {
-		if err := open(ctx); err != nil {
+	// Readiness is asked for while Kafka is waited for.
+	var waiting atomic.Value
+	cfg.Health.Add("start", func() error {
+		if what, _ := waiting.Load().(string); what != "" {
+			return errors.New("waiting for " + what)
+		}
+		return nil
+	})
+	for _, step := range []struct {
+		what string
+		open func(context.Context) error
+	}{
+		{"kafka", s.openKafka}, {"redis", s.openRedis}, {"history", s.openHistory},
+		{"the gateway", s.openGateway}, {"its ports", s.listen}, {"its roles", s.assemble},
+	} {
+		waiting.Store(step.what)
+		if err := step.open(ctx); err != nil {
 			return nil, err
 		}
 	}
+	waiting.Store("")
 	return s, nil
 }
 
@@ -260,6 +278,25 @@ func (s *Stack) assemble(context.Context) error {
 	}
 	// The tail is read by all others, so it goes last.
 	s.parts = append(s.parts, newPart("tail", s.tail.Run))
+	return s.assembleLag()
+}
+
+// assembleLag shows how far behind the groups of this process are.
+func (s *Stack) assembleLag() error {
+	var groups []pipeline.GroupTopic
+	for _, g := range Groups(s.kafka) {
+		if slices.ContainsFunc(s.cfg.Roles, func(r Role) bool { return s.group(r) == g.Group }) {
+			groups = append(groups, g)
+		}
+	}
+	if len(groups) == 0 {
+		return nil
+	}
+	m, err := pipeline.NewLagMonitor(pipeline.LagMonitorConfig{Config: s.kafka, Groups: groups})
+	if err != nil {
+		return err
+	}
+	s.parts = append(s.parts, newPart("lag", m.Run))
 	return nil
 }
 
@@ -293,9 +330,16 @@ func (s *Stack) GatewayURL() string {
 }
 
 // Run runs the roles until ctx ends or one of them fails, then stops all of
-// them in order. It returns nil after a clean stop. A stack runs once.
+// them in order, within shutdown.timeout. It returns nil after a clean stop. A
+// stack runs once.
 func (s *Stack) Run(ctx context.Context) error {
-	parts := s.parts
+	return runParts(ctx, s.parts, s.cfg.Shutdown.Timeout)
+}
+
+// runParts runs parts and stops them one after the other. What has not stopped
+// when the time is up is left behind: the process is to end, and what was not
+// committed is read again.
+func runParts(ctx context.Context, parts []*part, timeout time.Duration) error {
 	var mu sync.Mutex
 	var errs []error
 	failed := make(chan struct{}, len(parts))
@@ -316,12 +360,38 @@ func (s *Stack) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-failed:
 	}
-	for _, p := range parts {
-		p.stop()
-	}
+	late := stopParts(parts, timeout)
 	mu.Lock()
 	defer mu.Unlock()
+	if len(late) > 0 {
+		errs = append(errs, fmt.Errorf("not stopped within %s: %s", timeout, strings.Join(late, ", ")))
+	}
 	return errors.Join(errs...)
+}
+
+// stopParts gives the names of those that had not stopped in time.
+func stopParts(parts []*part, timeout time.Duration) []string {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	for i, p := range parts {
+		p.cancel()
+		select {
+		case <-p.done:
+			continue
+		case <-timer.C:
+		}
+		var late []string
+		for _, p := range parts[i:] {
+			p.cancel()
+			select {
+			case <-p.done:
+			default:
+				late = append(late, p.name)
+			}
+		}
+		return late
+	}
+	return nil
 }
 
 // part is something that runs until it is told to stop.
@@ -343,9 +413,4 @@ func (p *part) start(ctx context.Context, ended func(error)) {
 		defer close(p.done)
 		ended(p.run(p.ctx))
 	}()
-}
-
-func (p *part) stop() {
-	p.cancel()
-	<-p.done
 }

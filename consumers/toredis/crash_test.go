@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -53,26 +54,37 @@ func (r run) play(t *testing.T) (*world, bool) {
 	scene(t, w)
 	w.roster = !r.large
 	w.failAt, w.failHow = r.failAt, r.failHow
-	s, at, size, failed := w.stage(t, 0), int64(0), 4, false
-	for at < int64(len(w.input(0))) {
-		rest := w.input(0)[at:]
-		durable, err := s.Handle(t.Context(), rest[:min(size, len(rest))])
-		if err == nil {
-			at = durable
-			continue
+	s, size := w.stage(t, 0), 4
+	next, durable, end := int64(0), int64(0), int64(len(w.input(0)))
+	replaced := r.failAt == 0
+	for durable < end {
+		var at int64
+		var err error
+		if next < end {
+			batch := w.input(0)[next:min(next+int64(size), end)]
+			if at, err = s.Handle(t.Context(), batch); err == nil {
+				next += int64(len(batch))
+			}
+		} else {
+			w.now = w.now.Add(time.Minute)
+			at, err = s.Flush(t.Context())
 		}
-		if !errors.Is(err, errDied) || failed {
+		durable = max(durable, at)
+		if err != nil && (!errors.Is(err, errDied) || replaced) {
 			t.Fatalf("%v: %v", r, err)
 		}
-		failed = true
+		if replaced || !w.failed {
+			continue
+		}
+		replaced = true
 		if r.flushAll {
 			w.flushAll()
 		}
 		if !r.sameOne {
-			s, size, at = w.stage(t, 0), 3, max(at, durable)
+			s, size, next = w.stage(t, 0), 3, durable
 		}
 	}
-	return w, failed
+	return w, w.failed
 }
 
 // outcome is what must be the same however often a worker died.

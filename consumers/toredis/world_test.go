@@ -45,6 +45,8 @@ type world struct {
 	failHow string
 	failErr error
 	onCall  func(op string) error
+	failed  bool // the call that was chosen has failed
+	now     time.Time
 }
 
 func newWorld(partitions int32) *world {
@@ -55,6 +57,7 @@ func newWorld(partitions int32) *world {
 		answers:    make(map[watermark.AnswerKey]watermark.Answer),
 		roster:     true,
 		failErr:    errDied,
+		now:        time.UnixMilli(5_000_000),
 	}
 }
 
@@ -71,6 +74,7 @@ func (w *world) step(op string, n int, do func(n int)) error {
 		do(n)
 		return nil
 	}
+	w.failed = true
 	switch w.failHow {
 	case partial:
 		do(n / 2)
@@ -86,6 +90,7 @@ func (w *world) stage(t testing.TB, partition int32) *toredis.Stage {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { s.Close() })
 	return s
 }
 
@@ -94,6 +99,7 @@ func (w *world) sequencer(t testing.TB, change func(*toredis.Config)) *toredis.S
 	cfg := toredis.Config{
 		Allocator: w, Truth: w, Members: w, Log: w, Answers: w, Partitions: w.partitions,
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Now: func() time.Time { return w.now },
 	}
 	change(&cfg)
 	s, err := toredis.New(cfg)

@@ -95,11 +95,16 @@ type outcome struct {
 	Answers map[string]string
 }
 
-func outcomeOf(t *testing.T, w *world) outcome {
+func outcomeOf(t testing.TB, w *world) outcome {
+	t.Helper()
+	return outcomeOfPartition(t, w, 0)
+}
+
+func outcomeOfPartition(t testing.TB, w *world, p int32) outcome {
 	t.Helper()
 	o := outcome{Order: map[string]string{}, Members: map[string]watermark.Member{}, Answers: map[string]string{}}
 	states := map[watermark.ConversationID]*watermark.State{}
-	for _, rec := range w.sequenced(t, 0) {
+	for _, rec := range w.sequenced(t, p) {
 		st := states[rec.Conversation]
 		if st == nil {
 			st = watermark.NewState(rec.Conversation)

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,8 +31,12 @@ const (
 	after   = "after"   // all of it was, and nobody was told
 )
 
-// world is what outlives a worker: Kafka, Redis, and whoever waits.
+// world is what outlives a worker: Kafka, Redis, and whoever waits. A read of
+// the truth may be under way beside everything else, so calls of ports are
+// locked against one another.
 type world struct {
+	mu         sync.Mutex
+	down       atomic.Bool // the truth cannot be read
 	partitions int32
 	topics     map[string][][]wire.Record
 	redis      map[watermark.ConversationID]*conversation
@@ -61,14 +67,29 @@ func newWorld(partitions int32) *world {
 	}
 }
 
+// on sets what is asked before each call of a port.
+func (w *world) on(f func(op string) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.onCall = f
+}
+
 // step is one call of a port about n things, which do does up to a number of.
 func (w *world) step(op string, n int, do func(n int)) error {
+	w.mu.Lock()
 	w.journal = append(w.journal, op)
 	w.calls++
-	if w.onCall != nil {
-		if err := w.onCall(op); err != nil {
+	onCall := w.onCall
+	w.mu.Unlock()
+	if onCall != nil {
+		if err := onCall(op); err != nil {
 			return err
 		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if op == "load" && w.down.Load() {
+		return errAway
 	}
 	if w.calls != w.failAt {
 		do(n)

@@ -79,7 +79,7 @@ func TestOverloadLeavesMemoryFlat(t *testing.T) {
 	now := time.UnixMilli(0)
 	seq, err := toredis.New(toredis.Config{
 		Allocator: f, Truth: f, Members: f, Log: f, Answers: f, Partitions: 1, FloorEntries: floors,
-		Patience: time.Millisecond, Logger: slog.New(slog.DiscardHandler), Registerer: reg, Now: func() time.Time { return now },
+		Logger: slog.New(slog.DiscardHandler), Registerer: reg, Now: func() time.Time { return now },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -199,7 +199,7 @@ func TestParkingIsBounded(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			reg := prometheus.NewRegistry()
 			w := newWorld(1)
-			seq := w.sequencer(t, func(c *toredis.Config) { c.Registerer, c.Patience = reg, time.Millisecond })
+			seq := w.sequencer(t, func(c *toredis.Config) { c.Registerer = reg })
 			s, err := seq.Stage(0)
 			if err != nil {
 				t.Fatal(err)
@@ -375,8 +375,20 @@ func TestDeadLettersOfParkedRecordsAreNotRepeated(t *testing.T) {
 			t.Errorf("durable = %d, want 1", d)
 		}
 	}
+	// Redis loses the conversation, and it cannot be loaded any more, while
+	// others go on.
+	w.mu.Lock()
+	delete(w.redis, cold)
+	w.mu.Unlock()
+	back = w.away()
 	w.on(nil)
-	w.caughtUp(t, s, 3)
+	w.tick()
+	w.send(t, -1, warm, "A", "2", "w2", "")
+	if d := handle(t, s, w.input(0)[3:]); d != 1 {
+		t.Errorf("durable = %d, want 1", d)
+	}
+	back()
+	w.caughtUp(t, s, 4)
 	equal(t, "letters", w.letters(t), []string{"0@2 id_reused"})
 }
 
@@ -508,7 +520,11 @@ func TestNobodyWaitsForAHistoryThatHangs(t *testing.T) {
 		}
 		flush(t, s)
 		time.Sleep(time.Minute)
+		start := time.Now()
 		flush(t, s)
+		if d := time.Since(start); d != 0 {
+			t.Errorf("waited %s for a history that did not answer before", d)
+		}
 		synctest.Wait()
 		if n := slow.running.Load(); n != 1 {
 			t.Errorf("%d loads are under way, want 1", n)

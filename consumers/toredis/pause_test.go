@@ -122,3 +122,30 @@ func TestAnAppendThatTakesLongShows(t *testing.T) {
 		t.Errorf("ready: %v", err)
 	}
 }
+
+// What is parked adds to the tail as well.
+func TestAPausedPartitionLeavesWhatIsParked(t *testing.T) {
+	w := newWorld(1)
+	tail := int64(0)
+	s, err := w.sequencer(t, func(c *toredis.Config) {
+		c.MaxTail = 10
+		c.Tail = func(int32) (int64, bool) { return tail, true }
+	}).Stage(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	back := w.away()
+	w.send(t, -1, group, "A", "1", "a", "")
+	handle(t, s, w.input(0))
+	back()
+	tail, w.journal = 11, nil
+	for range 3 {
+		w.tick()
+		if d := flush(t, s); d != 0 || len(w.journal) > 0 {
+			t.Errorf("Flush gives %d and did %v while it is paused", d, w.journal)
+		}
+	}
+	tail = 0
+	w.caughtUp(t, s, 1)
+}

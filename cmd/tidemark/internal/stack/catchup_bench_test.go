@@ -1,3 +1,5 @@
+//go:build unix
+
 package stack_test
 
 import (
@@ -9,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,8 +25,9 @@ import (
 // BenchmarkCatchUp measures what a failover of Redis costs: many conversations
 // are warm, Redis is promoted (or flushed, where it is the embedded one), and
 // each of them gets one message at once. What is reported is the time until all
-// of these are sequenced and committed, what was read from history for it, and
-// memory above that before the failover.
+// of these are sequenced and committed, what was read from history for it, the
+// processor time of the whole process (all workers, Kafka and history; not
+// Redis), and memory above that before the failover.
 //
 // TIDEMARK_BENCH_CONVERSATIONS gives the number of conversations, 500 when
 // nobody says; TIDEMARK_TEST_REDIS the address of a Redis to be promoted, which
@@ -49,7 +53,7 @@ func BenchmarkCatchUp(b *testing.B) {
 	r.within(stack.ToRedis, wire.TopicToRedis)
 	r.within(stack.ToMongo, wire.TopicSequenced)
 
-	var heapMB, queries, loads float64
+	var heapMB, queries, loads, cpu float64
 	for n := 0; b.Loop(); n++ {
 		b.StopTimer()
 		r.within(stack.ToMongo, wire.TopicSequenced)
@@ -57,6 +61,7 @@ func BenchmarkCatchUp(b *testing.B) {
 		count := func(name string) float64 { return r.metricOr0(stack.ToRedis, name) }
 		hadQueries, hadLoads := count("tidemark_embedded_queries_total"), count("tidemark_toredis_cold_loads_total")
 		promote(b, r, addr)
+		hadCPU := processorTime(b)
 		b.StartTimer()
 		stop := make(chan struct{})
 		peak := make(chan float64)
@@ -77,6 +82,7 @@ func BenchmarkCatchUp(b *testing.B) {
 		r.oneEach(conversations, fmt.Sprint("after", n))
 		r.within(stack.ToRedis, wire.TopicToRedis)
 		b.StopTimer()
+		cpu += processorTime(b) - hadCPU
 		close(stop)
 		heapMB = max(heapMB, <-peak-before)
 		queries += count("tidemark_embedded_queries_total") - hadQueries
@@ -89,7 +95,18 @@ func BenchmarkCatchUp(b *testing.B) {
 	b.ReportMetric(float64(conversations)*float64(b.N)/b.Elapsed().Seconds(), "conversations/s")
 	b.ReportMetric(queries/float64(b.N), "history-queries/op")
 	b.ReportMetric(loads/float64(b.N), "loads/op")
+	b.ReportMetric(cpu/float64(b.N), "cpu-s/op")
 	b.ReportMetric(heapMB, "heap-MB")
+}
+
+// processorTime gives the seconds of processor time that the process has used.
+func processorTime(b *testing.B) float64 {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(syscall.TimevalToNsec(u.Utime) + syscall.TimevalToNsec(u.Stime)).Seconds()
 }
 
 // oneEach puts one message into each of n conversations.

@@ -484,7 +484,7 @@ func TestNobodyWaitsForAHistoryThatHangs(t *testing.T) {
 		w := newWorld(1)
 		slow := &slowTruth{world: w, answer: make(chan error, 1)}
 		slow.answer <- nil
-		s, err := w.sequencer(t, func(c *toredis.Config) { c.Truth, c.Now = slow, nil }).Stage(0)
+		s, err := w.sequencer(t, func(c *toredis.Config) { c.Truth, c.Now, c.Patience = slow, nil, 0 }).Stage(0)
 		if err != nil {
 			t.Fatal(err)
 		}

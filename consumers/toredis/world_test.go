@@ -120,7 +120,8 @@ func (w *world) sequencer(t testing.TB, change func(*toredis.Config)) *toredis.S
 	cfg := toredis.Config{
 		Allocator: w, Truth: w, Members: w, Log: w, Answers: w, Partitions: w.partitions,
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
-		Now: func() time.Time { return w.now },
+		Now:      func() time.Time { return w.now },
+		Patience: time.Minute, // the world answers at once, the machine may not
 	}
 	change(&cfg)
 	s, err := toredis.New(cfg)

@@ -15,7 +15,7 @@
 --         r  actor seq time                               revoke
 --         w                                               warm
 --         x  reason                                       refuse
--- Reply {'cold', why} | {'partial', user...} | {'ok', max, min before, outcome...}
+-- Reply {'cold', why} | {'partial', token, user...} | {'ok', max, min before, outcome...}
 --       where an outcome is the seq of an accepted message, or {verdict, seq,
 --       reason, changed, min, member, read, receipt, advance, repaired}.
 -- Atomicity: a script is not rolled back, so everything that can turn the batch
@@ -117,7 +117,9 @@ for _, u in ipairs(users) do
   end
 end
 if #unknown > 0 then
+  -- Whoever loads them shows the token: of this warm-up, before the load began.
   table.insert(unknown, 1, 'partial')
+  table.insert(unknown, 2, redis.call('HGET', META, 'tok') or '')
   return unknown
 end
 

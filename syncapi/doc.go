@@ -11,6 +11,11 @@
 //   - A mark is answered after it stands in the sequenced log and in Redis,
 //     also when it says nothing new: the one before may have been lost on its
 //     way.
+//   - While history or the log is out of reach, what Redis may be believed about
+//     is served, and the rest is Unavailable with a time to try again.
+//   - A conversation that is read often while it is cold is made warm by its
+//     owner, who is asked at most once a minute for each and fifty times a
+//     second in all. Going through a long list asks for none.
 //   - Every number in a request is harmless. What one call may make the process
 //     hold is bounded by constants: ranges, rows and bytes of a Pull, marks
 //     under way, waiting calls.

@@ -14,6 +14,7 @@ type metrics struct {
 	marks     prometheus.Counter
 	appends   *prometheus.CounterVec
 	merges    *prometheus.CounterVec
+	warms     *prometheus.CounterVec
 	waiting   prometheus.Gauge
 	polls     *prometheus.CounterVec
 }
@@ -53,6 +54,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		merges: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidemark_syncapi_member_merges_total",
 			Help: "Conversations of which Redis was told members that it did not know, by outcome: ok, stale, error.",
+		}, []string{"outcome"}),
+		warms: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_syncapi_warms_total",
+			Help: "Conversations that are read often while cold, by what became of asking their owner: asked, dropped, error.",
 		}, []string{"outcome"}),
 		waiting: f.NewGauge(prometheus.GaugeOpts{
 			Name: "tidemark_syncapi_waiting_calls",

@@ -139,7 +139,9 @@ func (p *pull) readTruth(ctx context.Context, wave []*want) {
 
 func (p *pull) fill(ctx context.Context, w *want) error {
 	for _, h := range w.holes() {
-		rows, err := p.s.cfg.Truth.Messages(ctx, w.conv, h)
+		within, cancel := context.WithTimeout(ctx, p.s.cfg.LoadTimeout)
+		rows, err := p.s.cfg.Truth.Messages(within, w.conv, h)
+		cancel()
 		if err != nil {
 			return err
 		}

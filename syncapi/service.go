@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -89,6 +90,10 @@ type Config struct {
 	// MaxWaiting is how many calls may wait for an owner's answer at once, and
 	// how many marks may be under way. 0: 10,000.
 	MaxWaiting int
+	// LoadTimeout is how long a call waits for the truth of conversations, or for
+	// messages, that Redis does not have; what is not there by then is
+	// Unavailable. It counts for each 500 conversations. 0: 5 s.
+	LoadTimeout time.Duration
 	// DrainTimeout is how long Serve lets calls finish when it is to stop.
 	// 0: 10 s.
 	DrainTimeout time.Duration
@@ -121,6 +126,7 @@ func (c *Config) check() error {
 		{"AnswerTimeout", int64(c.AnswerTimeout)},
 		{"MarkWindow", int64(c.MarkWindow)},
 		{"MaxWaiting", int64(c.MaxWaiting)},
+		{"LoadTimeout", int64(c.LoadTimeout)},
 		{"DrainTimeout", int64(c.DrainTimeout)},
 	} {
 		if n.value < 0 {
@@ -135,6 +141,7 @@ func (c *Config) fill() {
 	c.AnswerTimeout = cmp.Or(c.AnswerTimeout, 10*time.Second)
 	c.MarkWindow = cmp.Or(c.MarkWindow, 3*time.Millisecond)
 	c.MaxWaiting = cmp.Or(c.MaxWaiting, 10_000)
+	c.LoadTimeout = cmp.Or(c.LoadTimeout, 5*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
 	if c.Now == nil {
 		c.Now = time.Now
@@ -158,6 +165,7 @@ type Service struct {
 	metrics   *metrics
 	poller    *poller
 	marks     *coalescer
+	warmer    *warmer
 	anomalies *anomalies
 	health    *healthState
 	faults    throttle
@@ -172,22 +180,31 @@ func New(cfg Config) (*Service, error) {
 	}
 	cfg.fill()
 	m := newMetrics(cfg.Registerer)
+	warmer, err := newWarmer(cfg.Log, cfg.Now, m, cfg.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("syncapi: %w", err)
+	}
 	return &Service{
 		cfg:       cfg,
 		log:       cfg.Logger,
 		metrics:   m,
 		poller:    newPoller(cfg.Hot, cfg.NodeID, cfg.MaxWaiting, m, cfg.Logger),
 		marks:     newCoalescer(cfg, m),
+		warmer:    warmer,
 		anomalies: newAnomalies(cfg.Now, cfg.Logger, m),
 		health:    newHealthState(),
 	}, nil
 }
 
-// Run fetches the answers that calls wait for until ctx is done, and then waits
-// for the marks that are being appended. It returns nil; calls that still wait
+// Run fetches the answers that calls wait for, and asks owners to make
+// conversations warm that are read often, until ctx is done, and then waits for
+// the marks that are being appended. It returns nil; calls that still wait
 // are answered with Unavailable. A Service runs once.
 func (s *Service) Run(ctx context.Context) error {
+	var warming sync.WaitGroup
+	warming.Go(func() { s.warmer.run(ctx) })
 	s.poller.run(ctx)
+	warming.Wait()
 	s.marks.drain()
 	return nil
 }

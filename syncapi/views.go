@@ -68,6 +68,13 @@ func (s *Service) look(ctx context.Context, user watermark.UserID, convs []water
 	for _, v := range out {
 		s.admit(v)
 	}
+	var cold []watermark.ConversationID
+	for _, v := range missing {
+		if v.Temperature == watermark.Cold && v.err == nil {
+			cold = append(cold, v.ID)
+		}
+	}
+	s.warmer.read(cold)
 	return out, nil
 }
 
@@ -90,7 +97,9 @@ func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sigh
 			wants[i].Users = append(wants[i].Users, peer)
 		}
 	}
-	states, err := s.cfg.Truth.Load(ctx, wants)
+	within, cancel := context.WithTimeout(ctx, s.cfg.LoadTimeout)
+	states, err := s.cfg.Truth.Load(within, wants)
+	cancel()
 	if err != nil {
 		for _, v := range batch {
 			v.err = err

@@ -29,6 +29,7 @@ type Allocation struct {
 	// "incarnation", "warming", "floor", "counter".
 	Why      string
 	Unknown  []UserID  // Partial: the members to load
+	Token    string    // Partial: the warm-up that does not know them, see MemberLoad
 	Outcomes []Outcome // Warm: one for each input, in order
 	// Max is the counter after the batch. Meaningful when Warm.
 	Max Seq

@@ -47,18 +47,6 @@ func (w *world) Install(_ context.Context, loaded []watermark.Loaded) ([]bool, e
 	return out, err
 }
 
-func (w *world) Tokens(_ context.Context, ids []watermark.ConversationID) ([]string, error) {
-	out := make([]string, len(ids))
-	err := w.step("tokens", len(ids), func(int) {
-		for i, id := range ids {
-			if c := w.redis[id]; c != nil && c.warm {
-				out[i] = c.warmed
-			}
-		}
-	})
-	return out, err
-}
-
 func (w *world) MergeMembers(_ context.Context, loads []watermark.MemberLoad) ([]bool, error) {
 	out := make([]bool, len(loads))
 	err := w.step("members", len(loads), func(n int) {
@@ -111,7 +99,7 @@ func (w *world) script(b watermark.Batch) watermark.Allocation {
 		}
 	}
 	if len(unknown) > 0 {
-		return watermark.Allocation{Temperature: watermark.Partial, Unknown: unknown}
+		return watermark.Allocation{Temperature: watermark.Partial, Token: c.warmed, Unknown: unknown}
 	}
 	if len(b.Inputs) > 0 && !c.decided(b.Inputs[0].Origin) {
 		clear(c.refused)

@@ -300,7 +300,7 @@ func TestUnknownMembersAreLoaded(t *testing.T) {
 	w.send(t, -1, group, "D", "1", "d", "") // nor D, who never was there
 	handle(t, s, w.input(0)[3:])
 	equal(t, "calls", w.journal, []string{
-		"malloc", "tokens", "load", "members", "malloc", "append deadLetter", "append sequenced",
+		"malloc", "load", "members", "malloc", "append deadLetter", "append sequenced",
 	})
 	equal(t, "letters", w.letters(t), []string{"0@3 not_member"})
 	equal(t, "seqs", story(t, w, 0)[1:], []string{"group:g1 1 A/1", "group:g1 2 A/2", "group:g1 3 D/1"})

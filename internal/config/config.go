@@ -102,6 +102,7 @@ type ToRedis struct {
 	UnreadPolicy string `koanf:"unread_policy" doc:"advance_on_send: sending marks everything read. keep_on_send: own messages just do not count."`
 	MaxBatch     int    `koanf:"max_batch" doc:"Records that one batch of a partition may have."`
 	FloorEntries int    `koanf:"floor_entries" doc:"Conversations of a partition whose last acknowledged seq is remembered."`
+	MaxTail      int64  `koanf:"max_tail" doc:"A partition pauses while history is more records of it behind. At most 2000000."`
 }
 
 // ToMongo configures the history writer.
@@ -162,7 +163,7 @@ func Default() Config {
 		},
 		Redis:    Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000},
 		History:  History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
-		ToRedis:  ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000},
+		ToRedis:  ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000, MaxTail: 1_000_000},
 		ToMongo:  ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
 		ToPush:   ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000},
 		Sync:     Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second},
@@ -230,6 +231,10 @@ func (c *Config) Validate() error {
 	oneOf("toredis.unread_policy", c.ToRedis.UnreadPolicy, "advance_on_send", "keep_on_send")
 	positive("toredis.max_batch", int64(c.ToRedis.MaxBatch))
 	positive("toredis.floor_entries", int64(c.ToRedis.FloorEntries))
+	if c.ToRedis.MaxTail < 1 || c.ToRedis.MaxTail > 2_000_000 {
+		// Beyond it nobody reads the tail any more.
+		bad("toredis.max_tail", "must be within 1..2000000, is %d", c.ToRedis.MaxTail)
+	}
 	positive("tomongo.max_batch", int64(c.ToMongo.MaxBatch))
 	positive("tomongo.flush_marks", int64(c.ToMongo.FlushMarks))
 	positive("tomongo.flush_interval", int64(c.ToMongo.FlushInterval))

@@ -50,20 +50,29 @@ func (s *Stack) policy() watermark.UnreadPolicy {
 	return watermark.AdvanceOnSend
 }
 
+// unparkEvery is how soon what was parked is looked at again when nothing else
+// comes. Loads have pauses of their own.
+const unparkEvery = 250 * time.Millisecond
+
 func (s *Stack) toRedisPart() (*part, error) {
 	topics := s.kafka.Topics()
+	var err error
+	if s.tailLength, err = pipeline.NewTailLength(pipeline.TailLengthConfig{Config: s.kafka, Group: s.group(ToMongo)}); err != nil {
+		return nil, err
+	}
 	seq, err := toredis.New(toredis.Config{
 		Allocator: s.alloc, Truth: s.truth, Members: s.hot, Log: s.producer, Answers: s.hot,
 		Partitions:   s.topics.ToRedis.Partitions,
 		Codec:        s.codec(),
 		UnreadPolicy: func(watermark.ConversationID) watermark.UnreadPolicy { return s.policy() },
 		Sequenced:    topics.Sequenced, DeadLetter: topics.DeadLetter,
-		FloorEntries: s.cfg.ToRedis.FloorEntries, Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
+		FloorEntries: s.cfg.ToRedis.FloorEntries, Tail: s.tailLength.Records, MaxTail: s.cfg.ToRedis.MaxTail, Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return s.groupPart(ToRedis, topics.ToRedis, s.cfg.ToRedis.MaxBatch, 0, func(p int32) (pipeline.Stage, error) { return seq.Stage(p) })
+	s.cfg.Health.Add(string(ToRedis)+" records", seq.Ready)
+	return s.groupPart(ToRedis, topics.ToRedis, s.cfg.ToRedis.MaxBatch, unparkEvery, func(p int32) (pipeline.Stage, error) { return seq.Stage(p) })
 }
 
 func (s *Stack) toMongoPart() (*part, error) {

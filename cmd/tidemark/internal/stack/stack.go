@@ -76,11 +76,13 @@ type Stack struct {
 	producer *pipeline.Producer
 	offsets  *pipeline.Offsets
 	tail     *pipeline.Tail
-	alloc    *seqalloc.Allocator
-	hot      *hot.Hot
-	history  historyStore
-	truth    *truth.Truth
-	gateway  *gateway.Gateway
+	// tailLength is there where toRedis runs.
+	tailLength *pipeline.TailLength
+	alloc      *seqalloc.Allocator
+	hot        *hot.Hot
+	history    historyStore
+	truth      *truth.Truth
+	gateway    *gateway.Gateway
 
 	syncListener, gatewayListener net.Listener
 	parts                         []*part        // in order of stopping
@@ -275,6 +277,9 @@ func (s *Stack) assemble(context.Context) error {
 			return fmt.Errorf("%s: %w", r, err)
 		}
 		s.parts = append(s.parts, p)
+	}
+	if s.tailLength != nil {
+		s.parts = append(s.parts, newPart("length of the tail", s.tailLength.Run))
 	}
 	// The tail is read by all others, so it goes last.
 	s.parts = append(s.parts, newPart("tail", s.tail.Run))

@@ -65,6 +65,7 @@ func newPair(x *fixture, r *rapid.T) *pair {
 	// In the middle of a long conversation the horizon is near.
 	if base := watermark.Seq(rapid.SampledFrom([]int{0, 2000}).Draw(r, "base")); base > 0 {
 		p.fold.Max, p.fold.Sent = base, make(map[watermark.SentKey]watermark.Sent)
+		p.fold.MergeMember(watermark.Member{User: "alice", Read: base})
 		for i := range watermark.Seq(31) {
 			m := x.send("alice", fmt.Sprint("m", i)).Message
 			p.fold.Sent[watermark.SentKey{Sender: "alice", ClientID: m.ClientID}] = watermark.Sent{

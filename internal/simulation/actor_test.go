@@ -20,6 +20,8 @@ const all = 1 << 30
 
 var well = ending{done: all}
 
+var trace func(string, ...any)
+
 // actor is a process that does one thing at a time. It stops before each of its
 // calls to the outside until the scheduler lets it go on. Only one goroutine of
 // the whole world runs at any time.
@@ -63,6 +65,9 @@ func (a *actor) start(f func() error) (ended bool) {
 // call. It tells whether the actor has ended what it did.
 func (a *actor) step(e ending) (ended bool) {
 	a.dead = a.dead || e.dies
+	if trace != nil {
+		trace("  call %p %s n=%d -> %+v", a, a.pending.op, a.pending.n, e)
+	}
 	a.pending.goOn <- e
 	a.pending = <-a.asked
 	return a.pending == nil

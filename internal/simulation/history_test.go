@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +54,7 @@ type history struct {
 	// silent lets Redis fall back without becoming another incarnation, which
 	// nothing promises to survive unharmed.
 	silent bool
+	talks  int // how many of the conversations there are
 	sent   []sentMessage
 	ops    int
 	served map[string]string // conversation and seq -> message, as served
@@ -84,6 +86,11 @@ func newHistory(r *rapid.T, d [desks]*desk, silent bool) *history {
 		served: make(map[string]string), marked: make(map[string]watermark.Seq),
 	}
 	h.w.redis.KeepUndo = 12
+	if os.Getenv("TRACE") != "" {
+		trace = r.Logf
+		h.w.trace = r.Logf
+	}
+	h.talks = rapid.IntRange(1, len(conversations)).Draw(r, "conversations")
 	h.w.large = rapid.Bool().Draw(r, "large")
 	for _, d := range h.desks {
 		d.w = h.w
@@ -242,17 +249,27 @@ func (h *history) misfortune() ending {
 
 // events are what can happen next; the frequent ones stand several times.
 var events = strings.Fields(`send send send send resend command command
-	owner owner owner owner owner owner owner owner owner owner owner owner zombie zombie
-	mongo mongo mongo mongo mongo mongo mongomb flush
+	owner owner owner owner owner owner owner! owner! zombie zombie
+	mongo mongo mongo mongo mongo! mongomb flush
 	ownerfails newowner mongofails newmongo
 	ask ask read read read read read
 	flushall restart undo`)
+
+// silentEvents are those of histories with a Redis that falls back in silence.
+var silentEvents = strings.Fields(`send send send send
+	owner owner owner owner owner! owner! owner! zombie zombie
+	mongo mongo mongo! mongomb flush ownerfails newowner mongofails newmongo ask read read
+	flushall fallback fallback`)
 
 func (h *history) step() {
 	r := h.r
 	h.w.now = h.w.now.Add(100 * time.Millisecond)
 	size := func() int { return rapid.IntRange(1, 6).Draw(r, "batch") }
-	switch rapid.SampledFrom(events).Draw(r, "event") {
+	list := events
+	if h.silent {
+		list = silentEvents
+	}
+	switch rapid.SampledFrom(list).Draw(r, "event") {
 	case "send":
 		h.send()
 	case "resend":
@@ -261,6 +278,14 @@ func (h *history) step() {
 		h.command()
 	case "owner":
 		h.stepOwner(0, well, h.sizeIf(ownerNow, size))
+	case "owner!":
+		for range rapid.IntRange(1, 12).Draw(r, "calls") {
+			h.stepOwner(0, well, 6)
+		}
+	case "mongo!":
+		for range rapid.IntRange(1, 12).Draw(r, "calls") {
+			h.stepMongo(0, well, 6, false)
+		}
 	case "zombie":
 		h.stepOwner(1, well, h.sizeIf(ownerBefore, size))
 	case "ownerfails":
@@ -293,8 +318,12 @@ func (h *history) step() {
 		h.w.redis.Restart()
 	case "undo":
 		h.w.redis.Undo(rapid.IntRange(1, 12).Draw(r, "lost writes"))
-		if !h.silent || rapid.Bool().Draw(r, "noticed") {
-			h.w.redis.Restart()
+		h.w.redis.Restart()
+	case "fallback":
+		// The owner of before knows what it gave; a new one does not.
+		h.w.redis.Undo(rapid.IntRange(1, 5).Draw(r, "lost writes"))
+		if rapid.Bool().Draw(r, "rebalance") {
+			h.newOwner()
 		}
 	}
 }
@@ -308,7 +337,7 @@ func (h *history) sizeIf(i int, size func() int) int {
 }
 
 func (h *history) conversation() (watermark.ConversationID, watermark.UserID) {
-	id := rapid.SampledFrom(conversations).Draw(h.r, "conversation")
+	id := rapid.SampledFrom(conversations[:h.talks]).Draw(h.r, "conversation")
 	if id.Single() {
 		return id, rapid.SampledFrom(users[:2]).Draw(h.r, "user")
 	}
@@ -448,7 +477,7 @@ func (h *history) heard(i int) {
 		if q.read < q.least {
 			h.r.Fatalf("%s of %s in %s: read watermark %d, after %d was served", q.kind, q.user, q.conv, q.read, q.least)
 		}
-		h.marked[key] = max(h.marked[key], q.read)
+		h.marked[key] = max(h.marked[key], min(q.read, h.logged(q.conv, q.user)))
 	}
 	if p := h.m.chats[q.conv].people[q.user]; q.read >= 0 && (q.kind == "mark" || q.kind == "receipt") {
 		p.acked = max(p.acked, q.read)
@@ -466,4 +495,17 @@ func (h *history) heard(i int) {
 			}
 		}
 	}
+}
+
+// logged gives the read watermark that the log amounts to. Redis shows that of a
+// sender before its message is appended; should both be lost, message and mark
+// come again together.
+func (h *history) logged(id watermark.ConversationID, u watermark.UserID) watermark.Seq {
+	st := watermark.NewState(id)
+	for _, e := range h.w.log {
+		if e.said.Conversation == id {
+			st.Apply(e.said)
+		}
+	}
+	return st.Members[u].Read
 }

@@ -35,6 +35,9 @@ func play(t *testing.T, silent bool, end func(*history)) {
 		// A bubble has no deadline to ask for.
 		rapid.Check(struct{ rapid.TB }{t}, func(r *rapid.T) {
 			n++
+			// By the clock, which moves no other way here, rapid knows when it has
+			// shrunk for long enough.
+			time.Sleep(10 * time.Millisecond)
 			h := newHistory(r, d, silent)
 			defer h.end()
 			for range rapid.IntRange(1, 200).Draw(r, "events") {

@@ -50,6 +50,7 @@ type world struct {
 	owned, projected int64 // committed offsets of the two groups
 	large            bool  // loads bring only the members that were asked for
 	now              time.Time
+	trace            func(string, ...any)
 }
 
 // entry is a record of the sequenced log with what it says.
@@ -71,6 +72,10 @@ func (w *world) put(o wire.Out) {
 	case wire.TopicToRedis:
 		r.Offset = int64(len(w.input))
 		w.input = append(w.input, r)
+		if w.trace != nil {
+			in := must(wire.Codec{}.DecodeInput(r))
+			w.trace("    input %d: %s act %d %+v seq %d repair %d", r.Offset, in.Conversation, in.Act, in.Message, in.Seq, in.Repair)
+		}
 	case wire.TopicSequenced:
 		r.Offset = int64(len(w.log))
 		said, err := wire.DecodeRecord(r)
@@ -78,6 +83,18 @@ func (w *world) put(o wire.Out) {
 			panic(fmt.Sprintf("the log was given a record that it cannot hold: %v", err))
 		}
 		w.log = append(w.log, entry{r, said})
+		if w.trace != nil {
+			for _, e := range said.Events {
+				switch e := e.(type) {
+				case watermark.MessagesSequenced:
+					for _, m := range e.Messages {
+						w.trace("    log %d: %s %d %s/%s inputs %v", r.Offset, said.Conversation, m.Seq, m.Sender, m.ClientID, said.Inputs)
+					}
+				default:
+					w.trace("    log %d: %s %T%+v inputs %v", r.Offset, said.Conversation, e, e, said.Inputs)
+				}
+			}
+		}
 	case wire.TopicDeadLetter:
 		r.Offset = int64(len(w.letters))
 		w.letters = append(w.letters, r)

@@ -16,6 +16,7 @@ type model struct {
 
 // chat is one conversation.
 type chat struct {
+	exists  bool                // something of it was accepted
 	rows    []watermark.Message // in order; the one at index i has seq i+1
 	revoked map[int]bool        // by index
 	min     int
@@ -24,15 +25,19 @@ type chat struct {
 
 // person is one user in it.
 type person struct {
-	in    bool          // sees what comes
-	known bool          // had a command of its own
-	can   []bool        // for each row whether it can be seen
-	could map[int]bool  // whether it ever could
-	ops   []string      // the last ones
-	seen  watermark.Seq // what it must have read by sending and clearing
-	own   map[int]bool  // own messages that do not count as unread
-	acked watermark.Seq // the highest mark that was answered
-	asked watermark.Seq // the highest mark that was asked for
+	in      bool          // sees what comes
+	stays   int32         // number of the latest membership
+	row     bool          // history has a row of it
+	known   bool          // had a command of its own
+	can     []bool        // for each row whether it can be seen
+	could   map[int]bool  // whether it ever could
+	ops     []string      // the last ones
+	seen    watermark.Seq // what it must have read by sending and clearing
+	own     map[int]bool  // own messages that do not count as unread
+	marks   watermark.Seq // the highest mark of its own, receipt what the peer was told
+	receipt watermark.Seq
+	acked   watermark.Seq // the highest mark that was answered
+	asked   watermark.Seq // the highest mark that was asked for
 }
 
 func newModel() *model {
@@ -76,6 +81,8 @@ func (m *model) take(r wire.Record) {
 	}
 	if reason != "" {
 		m.refused[r.Offset] = reason
+	} else {
+		c.exists = true
 	}
 }
 
@@ -100,7 +107,9 @@ func (c *chat) send(msg *watermark.Message, policy watermark.UnreadPolicy) (reas
 	} else {
 		p.seen = row.Seq
 	}
+	p.row = true
 	for _, q := range c.people {
+		q.row = q.row || len(c.people) == 2 // both users of a single conversation have it
 		q.can = append(q.can, q.in)
 		if q.in {
 			q.could[len(c.rows)-1] = true
@@ -117,11 +126,16 @@ func (c *chat) command(in *watermark.Input) {
 	if p.ops = append(p.ops, in.OpID); len(p.ops) > watermark.KeptOps {
 		p.ops = p.ops[1:]
 	}
+	p.row = true
+	if !p.known && in.Act != watermark.ActJoin {
+		p.stays = 1
+	}
 	switch in.Act {
 	case watermark.ActJoin:
 		if p.in && p.known {
 			break
 		}
+		p.stays++
 		if !p.known {
 			clear(p.can)
 		}

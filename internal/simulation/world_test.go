@@ -125,6 +125,9 @@ func (w *world) command(in watermark.Input) {
 	w.put(o)
 }
 
+// terseBytes is room for a few messages.
+const terseBytes = 300
+
 // desk is a place at which one process after another works, with the real parts
 // that a process has. Their ports lead to the actor that works there now.
 type desk struct {
@@ -136,6 +139,7 @@ type desk struct {
 	projector *tomongo.Projector
 	truth     *truth.Truth
 	service   *syncapi.Service
+	terse     *syncapi.Service // with small answers
 }
 
 func newDesk(t testing.TB) *desk {
@@ -162,7 +166,11 @@ func newDesk(t testing.TB) *desk {
 		Now: func() time.Time { return d.w.now }, Logger: slog.New(slog.DiscardHandler),
 	})
 	check()
-	d.service, err = syncapi.New(syncapi.Config{Hot: redis{d}, Truth: lister{d}, Log: marks{d}, NodeID: "node", MarkWindow: 1})
+	service := syncapi.Config{Hot: redis{d}, Truth: lister{d}, Log: marks{d}, NodeID: "node", MarkWindow: 1}
+	d.service, err = syncapi.New(service)
+	check()
+	service.PageBytes = terseBytes
+	d.terse, err = syncapi.New(service)
 	check()
 	return d
 }

@@ -38,6 +38,7 @@ var arrows = map[string][]string{
 	"internal/config":     {},
 	"internal/telemetry":  {},
 	"internal/devcluster": {},
+	"internal/mutate":     {},
 	"cmd/...":             {"..."},
 	"cmd/tidemark/...":    {"..."},
 }

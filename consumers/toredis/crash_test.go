@@ -66,7 +66,7 @@ func (r run) play(t *testing.T) (*world, bool) {
 		}
 		failed = true
 		if r.flushAll {
-			w.flushAll()
+			w.redis.FlushAll()
 		}
 		if !r.sameOne {
 			s, size, at = w.stage(t, 0), 3, max(at, durable)

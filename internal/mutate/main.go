@@ -66,6 +66,11 @@ func table(data []byte, root string) ([]Mutation, error) {
 
 func (m *Mutation) String() string { return m.Guarantee + " " + m.Name }
 
+// row is m in docs/guarantees.md.
+func (m *Mutation) row() string {
+	return fmt.Sprintf("| %s | %s | `%s` | `%s` in `%s` |\n", m.Guarantee, m.Name, m.File, m.Test, strings.TrimPrefix(m.Package, "./"))
+}
+
 // apply gives the changed text of the file.
 func (m *Mutation) apply(root string) (string, error) {
 	if m.Guarantee == "" || m.Name == "" || m.Package == "" || m.Test == "" || m.Old == m.New {
@@ -132,6 +137,7 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	flags := flag.NewFlagSet("mutate", flag.ContinueOnError)
 	root := flags.String("root", ".", "root of the module")
 	path := flags.String("table", "", "another table, as JSON")
+	rows := flags.Bool("rows", false, "print the rows of docs/guarantees.md and run nothing")
 	only := flags.String("run", "", "regular expression: only mutations whose guarantee or name match")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -154,21 +160,29 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	if err != nil {
 		return err
 	}
+	if *rows {
+		for _, m := range ms {
+			fmt.Fprint(w, m.row())
+		}
+		return nil
+	}
 	missed, sound := 0, make(map[string]bool)
 	for _, m := range ms {
-		if !match.MatchString(m.String()) {
+		if !match.MatchString(m.String()) || ctx.Err() != nil {
 			continue
 		}
-		if err := m.sound(ctx, at, sound); err != nil {
-			return err
-		}
 		start := time.Now()
-		ok, err := m.noticed(ctx, at)
-		if err != nil {
-			return err
+		err := m.sound(ctx, at, sound)
+		ok := false
+		if err == nil {
+			ok, err = m.noticed(ctx, at)
 		}
 		word := "noticed"
-		if !ok {
+		switch {
+		case err != nil:
+			missed, word = missed+1, "ERROR"
+			fmt.Fprintln(w, err)
+		case !ok:
 			missed, word = missed+1, "MISSED"
 		}
 		fmt.Fprintf(w, "%-8s %s: %s %s (%s)\n", word, &m, m.Package, m.Test, time.Since(start).Round(time.Second))

@@ -1,6 +1,9 @@
 package simulation
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // errDied ends the calls of a process that is gone, errFailed those that fail
 // for a moment.
@@ -18,14 +21,24 @@ type ending struct {
 
 const all = 1 << 30
 
-var well = ending{done: all}
+func (e ending) String() string {
+	switch {
+	case !e.fails && !e.dies:
+		return "done"
+	case e.dies:
+		return fmt.Sprintf("dies, %d done", e.done)
+	}
+	return fmt.Sprintf("fails, %d done", e.done)
+}
 
-var trace func(string, ...any)
+var well = ending{done: all}
 
 // actor is a process that does one thing at a time. It stops before each of its
 // calls to the outside until the scheduler lets it go on. Only one goroutine of
 // the whole world runs at any time.
 type actor struct {
+	name    string
+	note    func(format string, args ...any) // for who reads of a failure
 	jobs    chan<- job
 	asked   chan *request
 	pending *request // the call that it stands before; nil: it does nothing
@@ -65,9 +78,7 @@ func (a *actor) start(f func() error) (ended bool) {
 // call. It tells whether the actor has ended what it did.
 func (a *actor) step(e ending) (ended bool) {
 	a.dead = a.dead || e.dies
-	if trace != nil {
-		trace("  call %p %s n=%d -> %+v", a, a.pending.op, a.pending.n, e)
-	}
+	a.note("%s: %s of %d %v", a.name, a.pending.op, a.pending.n, e)
 	a.pending.goOn <- e
 	a.pending = <-a.asked
 	return a.pending == nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -86,10 +85,7 @@ func newHistory(r *rapid.T, d [desks]*desk, silent bool) *history {
 		served: make(map[string]string), marked: make(map[string]watermark.Seq),
 	}
 	h.w.redis.KeepUndo = 12
-	if os.Getenv("TRACE") != "" {
-		trace = r.Logf
-		h.w.trace = r.Logf
-	}
+	h.w.note = r.Logf
 	h.talks = rapid.IntRange(1, len(conversations)).Draw(r, "conversations")
 	h.w.large = rapid.Bool().Draw(r, "large")
 	for _, d := range h.desks {
@@ -123,6 +119,7 @@ func (h *history) newOwner() {
 	h.owners[1] = h.owners[0]
 	s, err := h.desks[ownerNow].sequencer.Stage(0)
 	h.check(err)
+	h.desks[ownerNow].actor.name = fmt.Sprint("owner at ", h.w.owned)
 	h.owners[0] = &ownerProcess{stage: s, at: h.w.owned}
 }
 
@@ -131,6 +128,7 @@ func (h *history) newMongo() {
 	h.mongos[1] = h.mongos[0]
 	s, err := h.desks[mongoNow].projector.Stage(0)
 	h.check(err)
+	h.desks[mongoNow].actor.name = fmt.Sprint("toMongo at ", h.w.projected)
 	h.mongos[0] = &mongoProcess{stage: s, at: h.w.projected}
 }
 
@@ -361,6 +359,7 @@ func (h *history) send() {
 }
 
 func (h *history) put(s sentMessage) {
+	h.r.Logf("input %d: %s/%s says %q in %s", len(h.w.input), s.user, s.clientID, s.text, s.conv)
 	h.w.send(s.conv, s.user, s.clientID, s.text)
 	h.m.take(h.w.input[len(h.w.input)-1])
 }
@@ -407,6 +406,7 @@ func (h *history) command() {
 	case "min":
 		in.Act, in.Seq = watermark.ActRaiseMin, (seq("min")+1)/2
 	}
+	h.r.Logf("input %d: act %d of %s%s in %s, %s, history %d, seq %d", len(h.w.input), in.Act, in.User, in.Actor, id, in.OpID, in.History, in.Seq)
 	h.w.command(in)
 	h.m.take(h.w.input[len(h.w.input)-1])
 }
@@ -432,6 +432,7 @@ func (h *history) ask(i int) {
 	q.conv, q.user = h.conversation()
 	q.least = h.marked[string(q.conv)+string(q.user)]
 	h.reads[i] = q
+	d.actor.name = fmt.Sprintf("%s of %s in %s", q.kind, q.user, q.conv)
 	p := h.m.chats[q.conv].people[q.user]
 	seq := int64(0)
 	if q.kind == "mark" || q.kind == "receipt" {

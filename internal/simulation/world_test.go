@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,7 +51,7 @@ type world struct {
 	owned, projected int64 // committed offsets of the two groups
 	large            bool  // loads bring only the members that were asked for
 	now              time.Time
-	trace            func(string, ...any)
+	note             func(format string, args ...any) // for who reads of a failure
 }
 
 // entry is a record of the sequenced log with what it says.
@@ -72,10 +73,6 @@ func (w *world) put(o wire.Out) {
 	case wire.TopicToRedis:
 		r.Offset = int64(len(w.input))
 		w.input = append(w.input, r)
-		if w.trace != nil {
-			in := must(wire.Codec{}.DecodeInput(r))
-			w.trace("    input %d: %s act %d %+v seq %d repair %d", r.Offset, in.Conversation, in.Act, in.Message, in.Seq, in.Repair)
-		}
 	case wire.TopicSequenced:
 		r.Offset = int64(len(w.log))
 		said, err := wire.DecodeRecord(r)
@@ -83,18 +80,7 @@ func (w *world) put(o wire.Out) {
 			panic(fmt.Sprintf("the log was given a record that it cannot hold: %v", err))
 		}
 		w.log = append(w.log, entry{r, said})
-		if w.trace != nil {
-			for _, e := range said.Events {
-				switch e := e.(type) {
-				case watermark.MessagesSequenced:
-					for _, m := range e.Messages {
-						w.trace("    log %d: %s %d %s/%s inputs %v", r.Offset, said.Conversation, m.Seq, m.Sender, m.ClientID, said.Inputs)
-					}
-				default:
-					w.trace("    log %d: %s %T%+v inputs %v", r.Offset, said.Conversation, e, e, said.Inputs)
-				}
-			}
-		}
+		w.note("log %d: %s %v inputs %v", r.Offset, said.Conversation, brief(said.Events), said.Inputs)
 	case wire.TopicDeadLetter:
 		r.Offset = int64(len(w.letters))
 		w.letters = append(w.letters, r)
@@ -176,7 +162,7 @@ func newDesk(t testing.TB) *desk {
 }
 
 // hire lets a new process work there.
-func (d *desk) hire() { d.actor = &actor{jobs: d.jobs, asked: make(chan *request)} }
+func (d *desk) hire() { d.actor = &actor{note: d.w.note, jobs: d.jobs, asked: make(chan *request)} }
 
 // redis is the desk's way to Redis.
 type redis struct{ *desk }
@@ -243,6 +229,7 @@ type owner struct{ *desk }
 func (o owner) Append(_ context.Context, inputs []watermark.Input) error {
 	return o.actor.call("hand back", len(inputs), func(n int) {
 		for _, in := range inputs[:n] {
+			o.w.note("input %d: %s of %s", len(o.w.input), in.OpID, in.Conversation)
 			o.w.command(in)
 		}
 	})
@@ -442,4 +429,21 @@ func messagesOf(log []entry, id watermark.ConversationID) func(func(watermark.Me
 			}
 		}
 	}
+}
+
+// brief is a record's events as a failure shows them.
+type brief []watermark.Event
+
+func (b brief) String() string {
+	var out []string
+	for _, e := range b {
+		if run, ok := e.(watermark.MessagesSequenced); ok {
+			for _, m := range run.Messages {
+				out = append(out, fmt.Sprintf("%d %s/%s", m.Seq, m.Sender, m.ClientID))
+			}
+			continue
+		}
+		out = append(out, fmt.Sprintf("%T%+v", e, e))
+	}
+	return strings.Join(out, ", ")
 }

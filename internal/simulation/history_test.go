@@ -250,8 +250,8 @@ var events = strings.Fields(`send send send send resend command command
 	owner owner owner owner owner owner owner! owner! zombie zombie
 	mongo mongo mongo mongo mongo! mongomb flush
 	ownerfails newowner mongofails newmongo
-	ask ask read read read read read
-	flushall restart undo`)
+	ask ask read read read read read start
+	flushall restart undo stop start readfails`)
 
 // silentEvents are those of histories with a Redis that falls back in silence.
 var silentEvents = strings.Fields(`send send send send
@@ -267,7 +267,7 @@ func (h *history) step() {
 	if h.silent {
 		list = silentEvents
 	}
-	switch rapid.SampledFrom(list).Draw(r, "event") {
+	switch event := rapid.SampledFrom(list).Draw(r, "event"); event {
 	case "send":
 		h.send()
 	case "resend":
@@ -310,6 +310,13 @@ func (h *history) step() {
 		for i := range h.reads {
 			h.stepRead(i, well)
 		}
+	case "readfails":
+		i := rapid.IntRange(0, 1).Draw(r, "reader")
+		if h.busy(reader1 + i) {
+			h.stepRead(i, h.misfortune())
+		}
+	case "stop", "start":
+		h.w.stopped = event == "stop"
 	case "flushall":
 		h.w.redis.FlushAll()
 	case "restart":

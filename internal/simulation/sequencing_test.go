@@ -51,6 +51,7 @@ func play(t *testing.T, silent bool, end func(*history)) {
 
 // settle lets everything come to rest, without further faults.
 func (h *history) settle() {
+	h.w.stopped = false
 	for i := range h.reads {
 		for h.busy(reader1 + i) {
 			h.stepRead(i, well)

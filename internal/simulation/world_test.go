@@ -50,6 +50,7 @@ type world struct {
 
 	owned, projected int64 // committed offsets of the two groups
 	large            bool  // loads bring only the members that were asked for
+	stopped          bool  // history is
 	now              time.Time
 	note             func(format string, args ...any) // for who reads of a failure
 }
@@ -274,6 +275,16 @@ func (l lister) ConversationsOf(ctx context.Context, u watermark.UserID) ([]wate
 // store is the desk's way to history.
 type store struct{ *desk }
 
+func (s store) call(op string, n int, do func(n int)) error {
+	if !s.w.stopped {
+		return s.actor.call(op, n, do)
+	}
+	if err := s.actor.call(op+", which is stopped", n, func(int) {}); err != nil {
+		return err
+	}
+	return errFailed
+}
+
 var writeSteps = []storagetest.Step{"", storagetest.StepRows, storagetest.StepRevokes, storagetest.StepMembers}
 
 // Write does its parts one after another; a call that ends early has done some
@@ -283,7 +294,7 @@ func (s store) Write(ctx context.Context, c watermark.Change) (out watermark.Wri
 	if len(c.Rows)+len(c.Revokes)+len(c.Conversations) == 0 {
 		op = "write marks or windows"
 	}
-	err = s.actor.call(op, len(writeSteps)+1, func(n int) {
+	err = s.call(op, len(writeSteps)+1, func(n int) {
 		s.w.history.Fail = func(step storagetest.Step) error {
 			if n <= len(writeSteps) && step == writeSteps[n-1] {
 				return errFailed
@@ -297,12 +308,12 @@ func (s store) Write(ctx context.Context, c watermark.Change) (out watermark.Wri
 }
 
 func (s store) DeleteBelow(ctx context.Context, id watermark.ConversationID, seq watermark.Seq, _ int) (out int, err error) {
-	err = s.actor.call("delete", 1, func(int) { out, _ = s.w.history.DeleteBelow(ctx, id, seq, 2) })
+	err = s.call("delete", 1, func(int) { out, _ = s.w.history.DeleteBelow(ctx, id, seq, 2) })
 	return out, err
 }
 
 func (s store) States(ctx context.Context, wants []watermark.Want) (out []*watermark.State, err error) {
-	err = s.actor.call("states", 1, func(int) {
+	err = s.call("states", 1, func(int) {
 		out, _ = s.w.history.States(ctx, wants)
 		for i, st := range out {
 			if s.w.large && !wants[i].Roster {
@@ -315,17 +326,17 @@ func (s store) States(ctx context.Context, wants []watermark.Want) (out []*water
 }
 
 func (s store) Messages(ctx context.Context, id watermark.ConversationID, in watermark.Interval, limit int) (out []watermark.Message, err error) {
-	err = s.actor.call("rows", 1, func(int) { out, _ = s.w.history.Messages(ctx, id, in, limit) })
+	err = s.call("rows", 1, func(int) { out, _ = s.w.history.Messages(ctx, id, in, limit) })
 	return out, err
 }
 
 func (s store) MembershipsOf(ctx context.Context, u watermark.UserID, after watermark.ConversationID, limit int) (out []watermark.MemberRow, err error) {
-	err = s.actor.call("memberships", 1, func(int) { out, _ = s.w.history.MembershipsOf(ctx, u, after, limit) })
+	err = s.call("memberships", 1, func(int) { out, _ = s.w.history.MembershipsOf(ctx, u, after, limit) })
 	return out, err
 }
 
 func (s store) Conversations(ctx context.Context, ids []watermark.ConversationID) (out []watermark.Conversation, err error) {
-	err = s.actor.call("conversations", 1, func(int) { out, _ = s.w.history.Conversations(ctx, ids) })
+	err = s.call("conversations", 1, func(int) { out, _ = s.w.history.Conversations(ctx, ids) })
 	return out, err
 }
 

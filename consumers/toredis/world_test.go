@@ -36,7 +36,6 @@ type world struct {
 	topics     map[string][][]wire.Record
 	redis      *seqtest.Redis
 	answers    map[watermark.AnswerKey]watermark.Answer
-	tokens     int
 	roster     bool // Truth brings all members, as for a small group
 	mallocs    []watermark.Batch
 

@@ -114,8 +114,11 @@ func (m *Mutation) noticed(ctx context.Context, root string) (bool, error) {
 func (m *Mutation) verdict(green bool, out string) (noticed bool, err error) {
 	failed := regexp.MustCompile(`(?m)^\s*--- FAIL: ` + regexp.QuoteMeta(m.Test) + `\b`).MatchString(out)
 	passed := regexp.MustCompile(`(?m)^\s*--- PASS: ` + regexp.QuoteMeta(m.Test) + `\b`).MatchString(out)
+	// A panic in another goroutine ends the process before the test is said to
+	// have failed; no other test runs in it.
+	died := !green && strings.Contains(out, "=== RUN   "+m.Test+"\n") && strings.Contains(out, "\npanic: ")
 	switch {
-	case failed, strings.Contains(out, "panic: test timed out"):
+	case failed, died:
 		return true, nil
 	case green && passed:
 		return false, nil

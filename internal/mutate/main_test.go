@@ -61,7 +61,8 @@ func TestOnlyTheNamedTestTells(t *testing.T) {
 		{out: "--- FAIL: TestXY (0.1s)\nFAIL", fault: true},
 		{out: "x.go:1: declared and not used\nFAIL [build failed]", fault: true},
 		{out: "testing: warning: no tests to run\nok", green: true, fault: true},
-		{out: "panic: test timed out after 5m0s", noticed: true},
+		{out: "=== RUN   TestX\npanic: test timed out after 5m0s", noticed: true},
+		{out: "=== RUN   TestY\npanic: no", fault: true},
 	} {
 		noticed, err := m.verdict(tc.green, tc.out)
 		if noticed != tc.noticed || (err != nil) != tc.fault {

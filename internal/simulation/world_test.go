@@ -244,8 +244,12 @@ func (m marks) AppendMarks(_ context.Context, id watermark.ConversationID, ms []
 	for _, e := range ms {
 		rec.Events = append(rec.Events, e)
 	}
+	value, err := wire.EncodeRecord(rec)
+	if err != nil {
+		return err
+	}
 	return m.actor.call("append mark", 1, func(int) {
-		m.w.put(wire.Out{Topic: wire.TopicSequenced, Key: string(id), Value: must(wire.EncodeRecord(rec))})
+		m.w.put(wire.Out{Topic: wire.TopicSequenced, Key: string(id), Value: value})
 	})
 }
 

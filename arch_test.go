@@ -26,6 +26,7 @@ var arrows = map[string][]string{
 	"consumers/...":       {"pipeline/wire", "watermark", "internal/fault"},
 	"seqalloc/keyspace":   {"watermark", "internal/fault"},
 	"seqalloc":            {"seqalloc/keyspace", "watermark", "internal/fault"},
+	"seqalloc/seqtest":    {"watermark"},
 	"storage/hot":         {"seqalloc/keyspace", "watermark", "internal/fault"},
 	"storage/embedded":    {"watermark", "internal/fault"},
 	"storage/history":     {"watermark", "internal/fault"},
@@ -37,6 +38,7 @@ var arrows = map[string][]string{
 	"internal/config":     {},
 	"internal/telemetry":  {},
 	"internal/devcluster": {},
+	"internal/mutate":     {},
 	"cmd/...":             {"..."},
 	"cmd/tidemark/...":    {"..."},
 }

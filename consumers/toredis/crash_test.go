@@ -78,7 +78,7 @@ func (r run) play(t *testing.T) (*world, bool) {
 		}
 		replaced = true
 		if r.flushAll {
-			w.flushAll()
+			w.redis.FlushAll()
 		}
 		if !r.sameOne {
 			s, size, next = w.stage(t, 0), 3, durable

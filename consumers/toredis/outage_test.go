@@ -70,7 +70,7 @@ func TestOutagesAndDeathsLeadToTheSameLog(t *testing.T) {
 				s, next = w.stage(t, 0), durable
 			case 3:
 				w.mu.Lock()
-				w.flushAll()
+				w.redis.FlushAll()
 				w.mu.Unlock()
 			case 4:
 				w.mu.Lock()

@@ -169,11 +169,11 @@ func TestLateMembersOfAnEarlierWarmUpAreRefused(t *testing.T) {
 		w.onCall = nil
 		// B is kicked by another owner, in a warm-up of its own. Then that one is
 		// loaded anew without B.
-		w.flushAll()
+		w.redis.FlushAll()
 		w.command(t, leave(warm, "B", "kick", ""))
 		other = w.input(0)[2:]
 		handle(t, w.stage(t, 0), other)
-		w.flushAll()
+		w.redis.FlushAll()
 		w.send(t, -1, warm, "A", "9", "a", "")
 		handle(t, w.stage(t, 0), w.input(0)[3:])
 		return nil
@@ -303,7 +303,7 @@ func TestTheNextOwnerTakesUpWhatWasParked(t *testing.T) {
 			}
 			back()
 			if lost {
-				w.flushAll()
+				w.redis.FlushAll()
 			}
 			if d := handle(t, w.stage(t, 0), w.input(0)[durable:]); d != 5 {
 				t.Errorf("durable = %d, want 5", d)
@@ -384,9 +384,7 @@ func TestDeadLettersOfParkedRecordsAreNotRepeated(t *testing.T) {
 	}
 	// Redis loses the conversation, and it cannot be loaded any more, while
 	// others go on.
-	w.mu.Lock()
-	delete(w.redis, cold)
-	w.mu.Unlock()
+	w.redis.Forget(cold)
 	back = w.away()
 	w.on(nil)
 	w.tick()
@@ -416,7 +414,7 @@ func TestResequenceIsParked(t *testing.T) {
 	}}})
 	w.send(t, -1, warm, "A", "2", "w2", "")
 	handle(t, s, w.input(0)[2:])
-	if c := w.redis[warm]; c == nil || !c.warm {
+	if !w.isWarm(warm) {
 		t.Error("it was made cold while it cannot be loaded")
 	}
 	back()
@@ -443,12 +441,12 @@ func TestWarmCommandsAreNotParked(t *testing.T) {
 	w.send(t, -1, cold, "A", "1", "c", "")
 	handle(t, s, w.input(0)[2:])
 	w.caughtUp(t, s, 3)
-	w.flushAll()
+	w.redis.FlushAll()
 	w.command(t, warmUp)
 	if d := handle(t, s, w.input(0)[3:]); d != 4 {
 		t.Errorf("durable = %d, want 4", d)
 	}
-	if c := w.redis[cold]; c == nil || !c.warm {
+	if !w.isWarm(cold) {
 		t.Error("a Warm command does not make its conversation warm")
 	}
 	equal(t, "log", of(cold, story(t, w, 0)), []string{cold + " 1 A/1"})

@@ -18,6 +18,7 @@ import (
 	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/consumers/toredis"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
+	"github.com/tidemark-im/tidemark/seqalloc/seqtest"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -39,9 +40,8 @@ type world struct {
 	down       atomic.Bool // the truth cannot be read
 	partitions int32
 	topics     map[string][][]wire.Record
-	redis      map[watermark.ConversationID]*conversation
+	redis      *seqtest.Redis
 	answers    map[watermark.AnswerKey]watermark.Answer
-	tokens     int
 	roster     bool // Truth brings all members, as for a small group
 	mallocs    []watermark.Batch
 
@@ -56,10 +56,12 @@ type world struct {
 }
 
 func newWorld(partitions int32) *world {
+	redis := seqtest.New()
+	redis.KeepUndo = 1
 	return &world{
 		partitions: partitions,
 		topics:     make(map[string][][]wire.Record),
-		redis:      make(map[watermark.ConversationID]*conversation),
+		redis:      redis,
 		answers:    make(map[watermark.AnswerKey]watermark.Answer),
 		roster:     true,
 		failErr:    errDied,

@@ -114,7 +114,11 @@ func fill(t testing.TB, h storagetest.History, groups int) {
 		write(t, h, c)
 	}
 	write(t, h, watermark.Change{Members: []watermark.MemberRow{
-		{Conversation: big, Member: watermark.Member{User: "alice", Read: 900, Own: own}},
+		{Conversation: big, Member: watermark.Member{
+			User: "alice", Version: 1, LastMembership: 1, Memberships: []watermark.Membership{{Number: 1}},
+			Ops:  []watermark.AppliedOp{{ID: "op-9", Edge: 4}},
+			Read: 900, Receipt: 5, ChangedAt: 3, Own: own,
+		}},
 		{Conversation: "single:alice:bob", Member: watermark.Member{User: "bob"}},
 	}})
 }

@@ -41,24 +41,35 @@ func (s *Store) ScanConversations(ctx context.Context, after watermark.Conversat
 	return out, nil
 }
 
+// seqsWithin gives the filter for the rows of conv above a seq up to another.
+func seqsWithin(conv watermark.ConversationID, above, last watermark.Seq) bson.D {
+	return bson.D{
+		{Key: "c", Value: conv},
+		{Key: "s", Value: bson.D{{Key: "$gt", Value: int64(max(above, 0))}, {Key: "$lte", Value: int64(last)}}},
+	}
+}
+
 // bySeq is the order of the index of messages by conversation and seq.
 var bySeq = bson.D{{Key: "c", Value: 1}, {Key: "s", Value: 1}}
 
 // ScanRows gives what stands of all conversations, by conversation and seq:
 // first what is left of the one where the page before ended, then those behind
-// it. One filter for both would be an $or, which not every server gives in the
-// order of the index.
+// it. Seqs are dense, so the next rows are nearly always the next seqs; asked
+// for by themselves they cost the same on a server that finds all that matches
+// before it cuts off what is too much. One filter for everything would be an
+// $or, which not every server gives in the order of the index.
 func (s *Store) ScanRows(ctx context.Context, scan watermark.RowScan) (out []watermark.StoredRow, err error) {
 	defer s.done("scan", time.Now(), &err)
 	limit, bytes := min(scan.Limit, watermark.MaxPage), scan.Bytes
 	if bytes <= 0 {
 		bytes = watermark.DefaultScanBytes
 	}
-	after := scan.After
-	filters := []bson.D{between("c", after.Conversation, scan.Last)}
-	if after.Conversation != "" && (scan.Last == "" || after.Conversation <= scan.Last) {
-		filters = append([]bson.D{anyAbove([]sentAbove{{after.Conversation, after.Seq}})}, filters...)
+	var filters []bson.D
+	if after := scan.After; after.Conversation != "" && (scan.Last == "" || after.Conversation <= scan.Last) && after.Seq < watermark.MaxSeq {
+		near := min(max(after.Seq, 0)+watermark.Seq(max(limit, 0)), watermark.MaxSeq)
+		filters = append(filters, seqsWithin(after.Conversation, after.Seq, near), seqsWithin(after.Conversation, near, watermark.MaxSeq))
 	}
+	filters = append(filters, between("c", scan.After.Conversation, scan.Last))
 	for _, filter := range filters {
 		left := limit - len(out)
 		if left <= 0 || bytes <= 0 {

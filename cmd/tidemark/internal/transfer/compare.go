@@ -90,12 +90,13 @@ func Compare(ctx context.Context, cfg Config) (*Report, error) {
 			return nil, fmt.Errorf("read conversations of the source: %w", err)
 		}
 		var last watermark.ConversationID
-		if more = len(convs) > 0; more {
-			last = convs[len(convs)-1].ID
+		for _, p := range pieces(convs, after, c.page()) {
+			if err := c.messages(ctx, p); err != nil {
+				return nil, err
+			}
+			last = p.last
 		}
-		if err := c.messages(ctx, convs, after, last); err != nil {
-			return nil, err
-		}
+		more = len(convs) > 0
 		if err := c.conversations(ctx, convs, after, last); err != nil {
 			return nil, err
 		}
@@ -116,13 +117,9 @@ func (c *comparer) differs(d Difference) {
 	}
 }
 
-func (c *comparer) messages(ctx context.Context, convs []watermark.Conversation, after, last watermark.ConversationID) error {
-	in := make(bounds, len(convs))
-	for i := range convs {
-		in[convs[i].ID] = watermark.Interval{First: convs[i].Min, Last: convs[i].Max}
-	}
+func (c *comparer) messages(ctx context.Context, p piece) error {
 	c.begin("")
-	err := join(rowsOf(ctx, c.From, c.page(), after, last), rowsOf(ctx, c.To, c.page(), after, last), compareRows, func(from, to *watermark.StoredRow) error {
+	err := join(rowsOf(ctx, c.From, c.page(), p.after, p.last), rowsOf(ctx, c.To, c.page(), p.after, p.last), compareRows, func(from, to *watermark.StoredRow) error {
 		if from != nil {
 			c.step(Counts{Messages: 1})
 		}
@@ -134,7 +131,7 @@ func (c *comparer) messages(ctx context.Context, convs []watermark.Conversation,
 			c.end()
 			c.begin(row.Conversation)
 		}
-		if as := in.of(row); as != expired {
+		if as := p.bounds.of(row); as != expired {
 			c.message(from, to, as)
 		}
 		return nil

@@ -37,15 +37,13 @@ func Copy(ctx context.Context, cfg Config) (written Counts, err error) {
 		if err != nil {
 			return c.written, fmt.Errorf("read conversations of the source: %w", err)
 		}
-		// The last piece has no end: rows may stand behind the last conversation.
-		var last watermark.ConversationID
-		if more = len(convs) > 0; more {
-			last = convs[len(convs)-1].ID
+		for _, p := range pieces(convs, after, c.page()) {
+			if err := c.copyPiece(ctx, p); err != nil {
+				return c.written, err
+			}
+			after = p.last
 		}
-		if err := c.copyPiece(ctx, convs, after, last); err != nil {
-			return c.written, err
-		}
-		after = last
+		more = len(convs) > 0
 	}
 	return c.written, c.copyMembers(ctx)
 }
@@ -60,16 +58,12 @@ type copier struct {
 	bytes  int
 }
 
-// copyPiece copies the rows of the conversations above after up to last, then
-// convs themselves. They were read before their rows are: all rows that they
-// speak of stood then, so what is written afterwards claims nothing that was
-// not read.
-func (c *copier) copyPiece(ctx context.Context, convs []watermark.Conversation, after, last watermark.ConversationID) error {
-	c.bounds, c.trim = make(bounds, len(convs)), make(map[watermark.ConversationID]bool)
-	for i := range convs {
-		c.bounds[convs[i].ID] = watermark.Interval{First: convs[i].Min, Last: convs[i].Max}
-	}
-	err := join(rowsOf(ctx, c.From, c.page(), after, last), rowsOf(ctx, c.To, c.page(), after, last), compareRows, func(from, to *watermark.StoredRow) error {
+// copyPiece copies the rows of a piece, then its conversations. They were read
+// before their rows are: all rows that they speak of stood then, so what is
+// written afterwards claims nothing that was not read.
+func (c *copier) copyPiece(ctx context.Context, p piece) error {
+	c.bounds, c.trim = p.bounds, make(map[watermark.ConversationID]bool)
+	err := join(rowsOf(ctx, c.From, c.page(), p.after, p.last), rowsOf(ctx, c.To, c.page(), p.after, p.last), compareRows, func(from, to *watermark.StoredRow) error {
 		if from == nil {
 			c.trim[to.Conversation] = c.trim[to.Conversation] || c.bounds.of(to) != served
 			return nil
@@ -83,12 +77,12 @@ func (c *copier) copyPiece(ctx context.Context, convs []watermark.Conversation, 
 	if err := c.flush(ctx); err != nil {
 		return err
 	}
-	if err := c.copyConversations(ctx, convs); err != nil {
+	if err := c.copyConversations(ctx, p.convs); err != nil {
 		return err
 	}
-	for i := range convs {
-		if c.trim[convs[i].ID] {
-			if err := c.deleteBelow(ctx, &convs[i]); err != nil {
+	for i := range p.convs {
+		if c.trim[p.convs[i].ID] {
+			if err := c.deleteBelow(ctx, &p.convs[i]); err != nil {
 				return err
 			}
 		}

@@ -203,3 +203,33 @@ func (b bounds) of(r *watermark.StoredRow) standing {
 	}
 	return expired
 }
+
+// piece is a stretch of conversations whose rows are read together.
+type piece struct {
+	convs       []watermark.Conversation
+	after, last watermark.ConversationID // last is empty: to the end
+	bounds      bounds
+}
+
+// piecePages is about how many pages of rows a piece has: a store may have to
+// look at all of it for each of them.
+const piecePages = 4
+
+// pieces cuts a page of conversations, the one behind after, by the rows that
+// they are likely to have. An empty page is one piece, to the end: rows may
+// stand behind the last conversation.
+func pieces(convs []watermark.Conversation, after watermark.ConversationID, page int) (out []piece) {
+	for first := true; first || len(convs) > 0; first = false {
+		p := piece{after: after, bounds: make(bounds)}
+		n, rows := 0, int64(0)
+		for ; n < len(convs) && (n == 0 || rows < int64(piecePages*page)); n++ {
+			c := &convs[n]
+			rows += int64(max(c.Max-max(c.Min, 1)+1, 0))
+			p.bounds[c.ID] = watermark.Interval{First: c.Min, Last: c.Max}
+			p.last = c.ID
+		}
+		p.convs, convs, after = convs[:n], convs[n:], p.last
+		out = append(out, p)
+	}
+	return out
+}

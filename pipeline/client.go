@@ -176,6 +176,7 @@ func (c Config) driverConfig() (*sarama.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	boundUnpacking()
 	s := sarama.NewConfig()
 	s.Version = v
 	s.ClientID = c.clientID()

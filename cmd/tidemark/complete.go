@@ -14,6 +14,8 @@ var enums = map[string][]string{
 	"order":   {"asc", "desc"},
 	"keep":    {"end", "begin"},
 	"history": {"none", "all", "from:"},
+
+	"on-lost-offsets": {"stop", "earliest", "latest"},
 }
 
 // completeFlags gives the shell what the flags of cmd and the commands below it

@@ -13,7 +13,8 @@ import (
 )
 
 func newRunCmd(a *app) *cobra.Command {
-	return &cobra.Command{
+	var onLost string
+	cmd := &cobra.Command{
 		Use:   "run ROLE...",
 		Short: "Run roles of a deployment against its Kafka, Redis and history",
 		Long: `Run runs one or more roles until it is told to stop (SIGINT or SIGTERM), then
@@ -41,6 +42,9 @@ Roles:
 			return out, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("on-lost-offsets") {
+				a.sets = append(a.sets, "kafka.on_lost_offsets="+onLost)
+			}
 			cfg, err := a.load(nil)
 			if err != nil {
 				return err
@@ -70,6 +74,8 @@ Roles:
 			return errors.Join(err, svc.close())
 		},
 	}
+	cmd.Flags().StringVar(&onLost, "on-lost-offsets", "stop", "`how` a worker goes on where it cannot read on at its start: stop, earliest or latest (docs/runbook.md)")
+	return cmd
 }
 
 func roleArgs(_ *cobra.Command, args []string) error {

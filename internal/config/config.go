@@ -41,16 +41,17 @@ type Config struct {
 
 // Kafka says how to reach Kafka and what the topics are.
 type Kafka struct {
-	Brokers      []string      `koanf:"brokers" doc:"Addresses to begin with, host:port."`
-	ClientID     string        `koanf:"client_id" doc:"Name of this process in the broker's logs and quotas."`
-	Version      string        `koanf:"version" doc:"Oldest Kafka version among the brokers."`
-	TopicPrefix  string        `koanf:"topic_prefix" doc:"Put before every topic name and consumer group."`
-	CreateTopics bool          `koanf:"create_topics" doc:"Create missing topics at start. Otherwise a missing topic is an error."`
-	Partitions   int32         `koanf:"partitions" doc:"Partitions of toRedis and sequenced when they are created. Fixed from then on."`
-	Replication  int16         `koanf:"replication" doc:"Replicas of topics that are created. 0: the cluster's default."`
-	Retention    time.Duration `koanf:"retention" doc:"Retention of toRedis and sequenced when they are created. Must exceed the longest stop of toMongo."`
-	TLS          TLS           `koanf:"tls"`
-	SASL         SASL          `koanf:"sasl"`
+	Brokers       []string      `koanf:"brokers" doc:"Addresses to begin with, host:port."`
+	ClientID      string        `koanf:"client_id" doc:"Name of this process in the broker's logs and quotas."`
+	Version       string        `koanf:"version" doc:"Oldest Kafka version among the brokers."`
+	TopicPrefix   string        `koanf:"topic_prefix" doc:"Put before every topic name and consumer group."`
+	CreateTopics  bool          `koanf:"create_topics" doc:"Create missing topics at start. Otherwise a missing topic is an error."`
+	Partitions    int32         `koanf:"partitions" doc:"Partitions of toRedis and sequenced when they are created. Fixed from then on."`
+	Replication   int16         `koanf:"replication" doc:"Replicas of topics that are created. 0: the cluster's default."`
+	Retention     time.Duration `koanf:"retention" doc:"Retention of toRedis and sequenced when they are created. Must exceed the longest stop of toMongo."`
+	OnLostOffsets string        `koanf:"on_lost_offsets" doc:"What a worker does at its start where it cannot read on (docs/runbook.md): stop, or go on at the earliest or latest offset."`
+	TLS           TLS           `koanf:"tls"`
+	SASL          SASL          `koanf:"sasl"`
 }
 
 // TLS says how connections are encrypted.
@@ -151,7 +152,7 @@ func Default() Config {
 	return Config{
 		Kafka: Kafka{
 			Brokers: []string{"127.0.0.1:9092"}, ClientID: "tidemark", Version: "3.6.0",
-			CreateTopics: false, Partitions: 12, Retention: 7 * 24 * time.Hour,
+			CreateTopics: false, Partitions: 12, Retention: 7 * 24 * time.Hour, OnLostOffsets: "stop",
 		},
 		Redis:   Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000},
 		History: History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
@@ -197,6 +198,7 @@ func (c *Config) Validate() error {
 	if c.Kafka.Retention < time.Hour {
 		bad("kafka.retention", "must be at least 1h, is %s", c.Kafka.Retention)
 	}
+	oneOf("kafka.on_lost_offsets", c.Kafka.OnLostOffsets, "stop", "earliest", "latest")
 	oneOf("kafka.sasl.mechanism", c.Kafka.SASL.Mechanism, "", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 	if (c.Kafka.SASL.Mechanism == "") != (c.Kafka.SASL.User == "") {
 		bad("kafka.sasl", "mechanism and user go together")

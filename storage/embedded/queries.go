@@ -18,6 +18,7 @@ const (
 	qOwnBound      query = "own bound"
 	qPutConv       query = "put conversation"
 	qPutInput      query = "put input"
+	qPutPosition   query = "put position"
 	qDelete        query = "delete messages"
 	qHollow        query = "hollow messages"
 
@@ -35,6 +36,7 @@ const (
 	qScanRows    query = "scan messages"
 	qScanMembers query = "scan members"
 	qCount       query = "count"
+	qPositions   query = "positions"
 )
 
 const convColumns = "c.id, c.min, c.max, c.policy, c.repair_number, c.repair_from, c.last_time"
@@ -75,6 +77,8 @@ var writes = map[query]string{
 			THEN excluded.repair_from ELSE c.repair_from END`,
 	qPutInput: `INSERT INTO inputs AS i (conversation, topic, partition, offset) VALUES (?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET offset = max(i.offset, excluded.offset)`,
+	qPutPosition: `INSERT INTO positions AS p (topic, topic_id, partition, next) VALUES (?, ?, ?, ?)
+		ON CONFLICT DO UPDATE SET next = max(p.next, excluded.next)`,
 	qDelete: `DELETE FROM messages WHERE conversation = ?1 AND seq IN (SELECT seq FROM messages
 		WHERE conversation = ?1 AND seq < ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4)`,
 	qHollow: `UPDATE messages SET gone = 1, body_type = 0, body = NULL, mentions = NULL, attributes = NULL
@@ -107,5 +111,6 @@ var reads = map[query]string{
 	qScanMembers: `SELECT ` + wholeMember + ` FROM members m INDEXED BY members_by_user
 		WHERE (m.user, m.conversation) > (?1, ?2) ORDER BY m.user, m.conversation LIMIT ?3`,
 	// Messages are not counted: that would read all of them, bodies too.
-	qCount: `SELECT count(*), coalesce(sum(max(0, max - max(min, 1) + 1)), 0), (SELECT count(*) FROM members) FROM conversations`,
+	qCount:     `SELECT count(*), coalesce(sum(max(0, max - max(min, 1) + 1)), 0), (SELECT count(*) FROM members) FROM conversations`,
+	qPositions: `SELECT topic, topic_id, partition, next FROM positions ORDER BY topic, topic_id, partition`,
 }

@@ -106,6 +106,25 @@ func scanConversation(rows *sql.Rows, c *watermark.Conversation) error {
 	return rows.Scan(&c.ID, &c.Min, &c.Max, &c.Policy, &c.Repair.Number, &c.Repair.From, &c.LastTime)
 }
 
+// Positions gives how far history has each partition of each topic that it
+// knows, in order.
+func (s *Store) Positions(ctx context.Context) (out []watermark.Position, err error) {
+	defer s.metrics.done("positions", time.Now(), &err)
+	rows, err := s.query(ctx, qPositions)
+	if err != nil {
+		return nil, err
+	}
+	for err == nil && rows.Next() {
+		var p watermark.Position
+		err = rows.Scan(&p.Topic, &p.TopicID, &p.Number, &p.Next)
+		out = append(out, p)
+	}
+	if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
+		return nil, fmt.Errorf("read positions: %w", err)
+	}
+	return out, nil
+}
+
 func distinct[T comparable](list []T) []T {
 	seen := make(map[T]bool, len(list))
 	out := make([]T, 0, len(list))

@@ -78,6 +78,15 @@ CREATE TABLE messages (
 	PRIMARY KEY (conversation, seq)
 ) STRICT, WITHOUT ROWID;
 `,
+	`
+CREATE TABLE positions (
+	topic     TEXT    NOT NULL,
+	topic_id  TEXT    NOT NULL,
+	partition INTEGER NOT NULL,
+	next      INTEGER NOT NULL,
+	PRIMARY KEY (topic, topic_id, partition)
+) STRICT, WITHOUT ROWID;
+`,
 }
 
 // migrate brings the schema to the latest version, each step in a transaction

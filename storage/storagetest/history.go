@@ -9,8 +9,8 @@ import (
 
 // History is a history store. All methods are safe for concurrent use.
 type History interface {
-	// Write applies a Change: rows, revokes, members, conversations. Inside one
-	// Change too, entries count one after the other. An empty Change does
+	// Write applies a Change: rows, revokes, members, conversations, positions.
+	// Inside one Change too, entries count one after the other. An empty Change does
 	// nothing.
 	//
 	// A row at a seq that is taken is a Replay or a Conflict, wherever the
@@ -23,6 +23,11 @@ type History interface {
 	// version stands already with other windows or ops is reported in
 	// MemberConflicts: windows and ops stay, its marks are merged all the same.
 	Write(ctx context.Context, c watermark.Change) (watermark.Written, error)
+
+	// Positions gives all positions, one for each topic, topic id and partition,
+	// in no particular order. There are as many as the topics have partitions,
+	// and as many again for each time that a topic was made anew.
+	Positions(ctx context.Context) ([]watermark.Position, error)
 
 	// Conversations gives what stands of each, in the order of ids; an unknown
 	// one has its ID and nothing else. ids may repeat.
@@ -102,6 +107,7 @@ func Run(t *testing.T, open func(testing.TB) History) {
 		{"rows", rowTests},
 		{"members", memberTests},
 		{"conversations", conversationTests},
+		{"positions", positionTests},
 		{"reads", readTests},
 		{"retention", retentionTests},
 		{"scans", scanTests},

@@ -19,18 +19,25 @@ const (
 	StepRevokes       Step = "revokes"
 	StepMembers       Step = "members"
 	StepConversations Step = "conversations"
+	StepPositions     Step = "positions"
 )
 
 // Memory is a history in maps: the contract in its shortest form. It has no
-// transactions on purpose, like a store that applies a Change in four steps.
+// transactions on purpose, like a store that applies a Change in five steps.
 type Memory struct {
 	// Fail, when set, is called after each step of a Write, and before the first
 	// one with "". An error ends the Write there: what was done stays, as after a
 	// crash between two effects. Set it before the first call.
 	Fail func(Step) error
 
-	mu    sync.Mutex
-	convs map[watermark.ConversationID]*memConv
+	mu        sync.Mutex
+	convs     map[watermark.ConversationID]*memConv
+	positions map[memPosition]int64
+}
+
+type memPosition struct {
+	topic string
+	watermark.Partition
 }
 
 type memConv struct {
@@ -47,7 +54,7 @@ type memRow struct {
 
 // NewMemory gives an empty history.
 func NewMemory() *Memory {
-	return &Memory{convs: make(map[watermark.ConversationID]*memConv)}
+	return &Memory{convs: make(map[watermark.ConversationID]*memConv), positions: make(map[memPosition]int64)}
 }
 
 // Write implements History.
@@ -64,6 +71,7 @@ func (h *Memory) Write(ctx context.Context, c watermark.Change) (w watermark.Wri
 		{StepRevokes, func() { h.revokeLocked(c.Revokes) }},
 		{StepMembers, func() { w.MemberConflicts = h.membersLocked(c.Members) }},
 		{StepConversations, func() { h.conversationsLocked(c.Conversations) }},
+		{StepPositions, func() { h.positionsLocked(c.Positions) }},
 	}
 	for _, s := range steps {
 		h.mu.Lock()
@@ -151,6 +159,29 @@ func (h *Memory) conversationsLocked(convs []watermark.Conversation) {
 		c.Conversation.Merge(o)
 		c.written = true
 	}
+}
+
+func (h *Memory) positionsLocked(ps []watermark.Position) {
+	for _, p := range ps {
+		k := memPosition{p.Topic, p.Partition}
+		h.positions[k] = max(h.positions[k], p.Next)
+	}
+}
+
+// Positions implements History.
+func (h *Memory) Positions(ctx context.Context) ([]watermark.Position, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.Position
+	for k, next := range h.positions {
+		out = append(out, watermark.Position{Topic: k.topic, Partition: k.Partition, Next: next})
+	}
+	slices.SortFunc(out, comparePositions)
+	return out, ctx.Err()
+}
+
+func comparePositions(a, b watermark.Position) int {
+	return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.TopicID, b.TopicID), cmp.Compare(a.Number, b.Number))
 }
 
 func (h *Memory) conversationLocked(id watermark.ConversationID) watermark.Conversation {

@@ -10,6 +10,7 @@ import (
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/transfer"
 	"github.com/tidemark-im/tidemark/consumers/tomongo"
 	"github.com/tidemark-im/tidemark/internal/config"
+	"github.com/tidemark-im/tidemark/pipeline"
 	"github.com/tidemark-im/tidemark/storage/embedded"
 	"github.com/tidemark-im/tidemark/storage/history"
 	"github.com/tidemark-im/tidemark/storage/truth"
@@ -21,6 +22,7 @@ import (
 type historyStore interface {
 	truth.History
 	tomongo.History
+	pipeline.History
 }
 
 // History is a store for tools that read or write all of it.

@@ -70,7 +70,7 @@ func (s *Stack) toMongoPart() (*part, error) {
 	topics := s.kafka.Topics()
 	proj, err := tomongo.New(tomongo.Config{
 		History: s.history, Hot: s.hot, Owner: owner{s.producer, topics.ToRedis}, Log: s.producer,
-		DeadLetter: topics.DeadLetter, FlushMarks: s.cfg.ToMongo.FlushMarks, FlushEvery: s.cfg.ToMongo.FlushInterval,
+		DeadLetter: topics.DeadLetter, Inputs: topics.ToRedis, FlushMarks: s.cfg.ToMongo.FlushMarks, FlushEvery: s.cfg.ToMongo.FlushInterval,
 		Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 	})
 	if err != nil {
@@ -95,6 +95,7 @@ func (s *Stack) groupPart(r Role, topic string, maxBatch int, flushEvery time.Du
 	g, err := pipeline.NewGroup(pipeline.GroupConfig{
 		Config: s.kafka, Group: s.group(r), Topic: topic, DeadLetters: s.producer,
 		MaxBatch: maxBatch, FlushEvery: flushEvery,
+		History: s.history, Projects: r == ToMongo, Origins: r == ToRedis, OnLost: pipeline.OnLost(s.cfg.Kafka.OnLostOffsets),
 		NewStage: func(_ context.Context, c pipeline.Claim) (pipeline.Stage, error) { return stage(c.Partition) },
 	})
 	if err != nil {

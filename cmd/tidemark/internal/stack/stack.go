@@ -260,6 +260,25 @@ func (s *Stack) assemble(context.Context) error {
 	}
 	// The tail is read by all others, so it goes last.
 	s.parts = append(s.parts, newPart("tail", s.tail.Run))
+	return s.assembleLag()
+}
+
+// assembleLag shows how far behind the groups of this process are.
+func (s *Stack) assembleLag() error {
+	var groups []pipeline.GroupTopic
+	for _, g := range Groups(s.kafka) {
+		if slices.ContainsFunc(s.cfg.Roles, func(r Role) bool { return s.group(r) == g.Group }) {
+			groups = append(groups, g)
+		}
+	}
+	if len(groups) == 0 {
+		return nil
+	}
+	m, err := pipeline.NewLagMonitor(pipeline.LagMonitorConfig{Config: s.kafka, Groups: groups})
+	if err != nil {
+		return err
+	}
+	s.parts = append(s.parts, newPart("lag", m.Run))
 	return nil
 }
 

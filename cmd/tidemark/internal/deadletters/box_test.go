@@ -444,6 +444,26 @@ func TestLettersThatComeBack(t *testing.T) {
 	}
 }
 
+// What comes to stand while a call runs is for the next one: a letter that comes
+// back at once would be replayed for ever.
+func TestLettersThatComeMeanwhile(t *testing.T) {
+	k := newKafka()
+	k.die(t, 20, "invalid")
+	n := int64(1000)
+	late := func(*deadletters.Letter) {
+		for i := range 7 { // one of them comes to each partition
+			n++
+			k.bury(t, wire.Record{Topic: "toRedis", TopicID: "late", Offset: n, Key: fmt.Append(nil, "late", i)}, "invalid")
+		}
+	}
+	if res := k.replay(t, deadletters.Order{Each: late}); res.Chosen != 20 || res.Done != 20 {
+		t.Errorf("got %+v", res)
+	}
+	if got := len(k.list(t, deadletters.Filter{})); got != 140 {
+		t.Errorf("%d letters are left", got)
+	}
+}
+
 func TestStrangeRecords(t *testing.T) {
 	k := newKafka()
 	k.die(t, 1, "invalid")

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash"
+	"slices"
 
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -34,10 +35,10 @@ type Side struct {
 }
 
 // Difference says where two histories differ: in a conversation's messages, in
-// a conversation itself, or in one of its members.
+// a conversation itself, in one of its members, or in how far they have the log.
 type Difference struct {
-	Kind         string                   `json:"kind"` // "messages", "conversation", "member"
-	Conversation watermark.ConversationID `json:"conversation"`
+	Kind         string                   `json:"kind"` // "messages", "conversation", "member", "positions"
+	Conversation watermark.ConversationID `json:"conversation,omitempty"`
 	User         watermark.UserID         `json:"user,omitempty"`
 	// From and To are the conversation's messages. Kind "messages" only.
 	From *Side `json:"from,omitempty"`
@@ -106,6 +107,9 @@ func Compare(ctx context.Context, cfg Config) (*Report, error) {
 		c.member(from, to)
 		return nil
 	})
+	if err == nil {
+		err = c.positions(ctx)
+	}
 	c.report.From.Digest, c.report.To.Digest = c.from.sum(), c.to.sum()
 	return &c.report, err
 }
@@ -262,6 +266,28 @@ func (c *comparer) member(from, to *watermark.MemberRow) {
 		d.Conversation, d.User, d.Detail = from.Conversation, from.Member.User, memberDetail(&from.Member, &to.Member)
 	}
 	c.differs(d)
+}
+
+// positions compares how far both have the log.
+func (c *comparer) positions(ctx context.Context) error {
+	from, err := positionsOf(ctx, c.From)
+	if err != nil {
+		return fmt.Errorf("read positions of the source: %w", err)
+	}
+	to, err := positionsOf(ctx, c.To)
+	if err != nil {
+		return fmt.Errorf("read positions of the target: %w", err)
+	}
+	for _, p := range from {
+		c.from.add(positionText(p))
+	}
+	for _, p := range to {
+		c.to.add(positionText(p))
+	}
+	if !slices.Equal(from, to) {
+		c.differs(Difference{Kind: "positions", Detail: fmt.Sprintf("how far it has the log: %+v in the source, %+v in the target", from, to)})
+	}
+	return nil
 }
 
 // memberDetail leaves out the own messages, of which there may be a thousand.

@@ -32,6 +32,10 @@ func (c *Config) step(n Counts) {
 // Copy brings To to what From holds and gives what it wrote.
 func Copy(ctx context.Context, cfg Config) (written Counts, err error) {
 	c := &copier{Config: cfg}
+	positions, err := positionsOf(ctx, c.From)
+	if err != nil {
+		return c.written, fmt.Errorf("read positions of the source: %w", err)
+	}
 	for after, more := watermark.ConversationID(""), true; more; {
 		convs, err := conversationsAfter(ctx, c.From, c.page(), after)
 		if err != nil {
@@ -45,7 +49,13 @@ func Copy(ctx context.Context, cfg Config) (written Counts, err error) {
 		}
 		more = len(convs) > 0
 	}
-	return c.written, c.copyMembers(ctx)
+	if err := c.copyMembers(ctx); err != nil {
+		return c.written, err
+	}
+	if _, err := patiently(ctx, func() (watermark.Written, error) { return c.To.Write(ctx, watermark.Change{Positions: positions}) }); err != nil {
+		return c.written, fmt.Errorf("write positions to the target: %w", err)
+	}
+	return c.written, nil
 }
 
 type copier struct {

@@ -92,3 +92,10 @@ func memberText(r *watermark.MemberRow) text {
 	}
 	return t
 }
+
+func positionText(p watermark.Position) text {
+	var t text
+	t.str(p.Topic, p.TopicID)
+	t.num(int64(p.Number), p.Next)
+	return t
+}

@@ -4,14 +4,17 @@
 // Copy promises:
 //   - What it copies is all that the contract of a history lets anybody see:
 //     messages with their tombstones, conversations with bounds, inputs, policy
-//     and repair, members with windows, ops, marks and own messages, and the
-//     client ids that retention has left within the dedupe horizon. Content below
-//     a conversation's minimum is deleted for everybody, and stays behind.
+//     and repair, members with windows, ops, marks and own messages, the client
+//     ids that retention has left within the dedupe horizon, and how far history
+//     has the log. Content below a conversation's minimum is deleted for
+//     everybody, and stays behind.
 //   - It can be killed anywhere and be called again, any number of times: what
 //     stands already is read and passed over, what is missing or has risen is
 //     written. So a second call after a first one writes only what changed since.
 //   - At every moment, also in the middle, a conversation in the target has all
-//     the rows that its bounds speak of, provided they stood in the source.
+//     the rows that its bounds speak of, provided they stood in the source. How
+//     far it has the log is written last, and was read first: everything below
+//     is there then.
 //   - It overwrites nothing: where the target holds another message at a place,
 //     or another state of a member's version, it stops.
 //   - Memory is a few pages, however much there is.
@@ -25,9 +28,11 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -48,6 +53,7 @@ type Source interface {
 	ScanConversations(ctx context.Context, after watermark.ConversationID, limit int) ([]watermark.Conversation, error)
 	ScanRows(ctx context.Context, s watermark.RowScan) ([]watermark.StoredRow, error)
 	ScanMembers(ctx context.Context, after watermark.MemberKey, limit int) ([]watermark.MemberRow, error)
+	Positions(ctx context.Context) ([]watermark.Position, error)
 }
 
 // Target is a history that is written.
@@ -173,6 +179,16 @@ func membersOf(ctx context.Context, s Source, page int) *stream[watermark.Member
 		}
 		return patiently(ctx, func() ([]watermark.MemberRow, error) { return s.ScanMembers(ctx, after, page) })
 	}}
+}
+
+func positionsOf(ctx context.Context, s Source) ([]watermark.Position, error) {
+	ps, err := patiently(ctx, func() ([]watermark.Position, error) { return s.Positions(ctx) })
+	slices.SortFunc(ps, comparePositions)
+	return ps, err
+}
+
+func comparePositions(a, b watermark.Position) int {
+	return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.TopicID, b.TopicID), cmp.Compare(a.Number, b.Number))
 }
 
 func compareMembers(a, b *watermark.MemberRow) int { return a.Key().Compare(b.Key()) }

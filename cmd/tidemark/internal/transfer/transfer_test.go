@@ -120,6 +120,9 @@ func TestKilledAnywhere(t *testing.T) {
 				t.Fatal(err)
 			}
 			complete(t, to)
+			if ps, err := to.Positions(t.Context()); err != nil || len(ps) > 0 && !compared(t, from, to).Same() {
+				t.Errorf("killed at %d it claims to have the log up to %v, %v", n, ps, err)
+			}
 			rest := copied(t, from, to)
 			if n > 2 && rest.Sum() > all.Sum()-int64(n-2) {
 				t.Errorf("killed at %d it began again: %+v of %+v", n, rest, all)
@@ -221,6 +224,7 @@ func TestCompareSeesAManipulatedRow(t *testing.T) {
 		"conversations": "id = 'group:big'",
 		"inputs":        "conversation = 'group:big' AND topic = 'T2'",
 		"members":       "conversation = 'group:g1-' AND user = 'busy'",
+		"positions":     "topic = 'toRedis'",
 		"own":           "conversation = 'group:big' AND user = 'alice' AND seq = 1100",
 	} {
 		columns := columnsOf(t, db, table)

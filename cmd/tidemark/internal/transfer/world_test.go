@@ -113,6 +113,10 @@ func fill(t testing.TB, h storagetest.History, groups int) {
 		}
 		write(t, h, c)
 	}
+	write(t, h, watermark.Change{Positions: []watermark.Position{
+		{Topic: "p.sequenced", Partition: watermark.Partition{TopicID: "S-1", Number: 1}, Next: 44},
+		{Topic: "toRedis", Partition: watermark.Partition{TopicID: "T2", Number: 0}, Next: 5},
+	}})
 	write(t, h, watermark.Change{Members: []watermark.MemberRow{
 		{Conversation: big, Member: watermark.Member{
 			User: "alice", Version: 1, LastMembership: 1, Memberships: []watermark.Membership{{Number: 1}},

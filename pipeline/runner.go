@@ -270,8 +270,7 @@ func (r *runner) setAside(alive, work context.Context, d wire.DeadLetter) error 
 			return err
 		}
 		// Kafka does not take it as it is. What tells where it stands is small.
-		d.Cause = fmt.Sprintf("%s (its %d bytes are left out: %v)", d.Cause, len(d.Record.Value), err)
-		d.Record.Value, d.Record.Headers = nil, nil
+		d = d.WithoutContent(err)
 		return r.append(ctx, d)
 	})
 	if errors.Is(err, errReleased) {

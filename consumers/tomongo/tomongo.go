@@ -214,10 +214,7 @@ func (s *Stage) bury(ctx context.Context, ps []poison) error {
 		letter := wire.DeadLetter{Record: p.record, Reason: fault.ReasonOf(p.err), Cause: p.err.Error(), First: now, Last: now, Tries: 1}
 		err := s.send(ctx, letter)
 		if fault.ClassOf(err) == fault.Poison {
-			// Kafka does not take it as it is. What tells where it stands is small.
-			letter.Cause = fmt.Sprintf("%s (its %d bytes are left out: %v)", letter.Cause, len(p.record.Value), err)
-			letter.Record.Value, letter.Record.Headers = nil, nil
-			err = s.send(ctx, letter)
+			err = s.send(ctx, letter.WithoutContent(err))
 		}
 		if err != nil {
 			return err

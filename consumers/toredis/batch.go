@@ -193,7 +193,7 @@ func (s *Stage) bury(ctx context.Context, letters []letter) error {
 		if _, done := s.settled[l.record.Offset]; done {
 			continue
 		}
-		out, err := s.enclose(l)
+		out, err := s.enclose(s.deadLetter(l))
 		if err != nil {
 			return err
 		}
@@ -230,16 +230,10 @@ func (s *Stage) log(ctx context.Context, outs []wire.Out) error {
 // them. What tells where that one stands is small, so that much is kept of it.
 func (s *Stage) buryEach(ctx context.Context, letters []letter) error {
 	for _, l := range letters {
-		out, err := s.enclose(l)
-		if err != nil {
-			return err
-		}
-		if err = s.log(ctx, []wire.Out{out}); fault.ClassOf(err) == fault.Poison {
-			l.cause = fmt.Sprintf("%s (its %d bytes are left out: %v)", l.cause, len(l.record.Value), err)
-			l.record.Value, l.record.Headers = nil, nil
-			if out, err = s.enclose(l); err == nil {
-				err = s.log(ctx, []wire.Out{out})
-			}
+		d := s.deadLetter(l)
+		err := s.send(ctx, d)
+		if fault.ClassOf(err) == fault.Poison {
+			err = s.send(ctx, d.WithoutContent(err))
 		}
 		if err != nil {
 			return err
@@ -248,11 +242,21 @@ func (s *Stage) buryEach(ctx context.Context, letters []letter) error {
 	return nil
 }
 
-func (s *Stage) enclose(l letter) (wire.Out, error) {
+func (s *Stage) send(ctx context.Context, d wire.DeadLetter) error {
+	out, err := s.enclose(d)
+	if err != nil {
+		return err
+	}
+	return s.log(ctx, []wire.Out{out})
+}
+
+func (s *Stage) deadLetter(l letter) wire.DeadLetter {
 	now := s.cfg.Now()
-	out, err := wire.EncodeDeadLetter(wire.DeadLetter{
-		Record: l.record, Reason: l.reason, Cause: l.cause, First: now, Last: now, Tries: 1,
-	})
+	return wire.DeadLetter{Record: l.record, Reason: l.reason, Cause: l.cause, First: now, Last: now, Tries: 1}
+}
+
+func (s *Stage) enclose(d wire.DeadLetter) (wire.Out, error) {
+	out, err := wire.EncodeDeadLetter(d)
 	out.Topic = s.cfg.DeadLetter
 	return out, err
 }

@@ -31,8 +31,18 @@ const (
 	qMemberships query = "memberships"
 	qSent        query = "sent"
 	qMessages    query = "messages"
+
+	qScanConvs   query = "scan conversations"
+	qScanRows    query = "scan messages"
+	qScanMembers query = "scan members"
+	qCount       query = "count"
 	qPositions   query = "positions"
 )
+
+const convColumns = "c.id, c.min, c.max, c.policy, c.repair_number, c.repair_from, c.last_time"
+
+const messageColumns = `seq, sender, client_id, hash, kind, send_time, record_time, device, revoked_by, revoked_at,
+		body_type, mentions, attributes, body`
 
 const memberColumns = "m.conversation, m.user, m.version, m.last_membership, m.read, m.receipt, m.changed_at, m.own_count, m.memberships, m.ops"
 
@@ -77,7 +87,7 @@ var writes = map[query]string{
 }
 
 var reads = map[query]string{
-	qConvs: `SELECT c.id, c.min, c.max, c.policy, c.repair_number, c.repair_from, c.last_time
+	qConvs: `SELECT ` + convColumns + `
 		FROM json_each(?) j CROSS JOIN conversations c ON c.id = j.value`,
 	qInputs: `SELECT i.conversation, i.topic, i.partition, i.offset
 		FROM json_each(?) j CROSS JOIN inputs i ON i.conversation = j.value`,
@@ -93,8 +103,14 @@ var reads = map[query]string{
 		WHERE m.user = ? AND m.conversation > ? ORDER BY m.conversation LIMIT ?`,
 	qSent: `SELECT m.conversation, m.seq, m.sender, m.client_id, m.hash FROM json_each(?) j
 		CROSS JOIN messages m ON m.conversation = j.value ->> 0 AND m.seq > j.value ->> 1`,
-	qMessages: `SELECT seq, sender, client_id, hash, kind, send_time, record_time, device, revoked_by, revoked_at,
-		body_type, mentions, attributes, body FROM messages
+	qMessages: `SELECT ` + messageColumns + ` FROM messages
 		WHERE conversation = ? AND seq BETWEEN ? AND ? AND gone = 0 ORDER BY seq LIMIT ?`,
+	qScanConvs: `SELECT ` + convColumns + ` FROM conversations c WHERE c.id > ? ORDER BY c.id LIMIT ?`,
+	qScanRows: `SELECT conversation, gone, ` + messageColumns + ` FROM messages
+		WHERE (conversation, seq) > (?1, ?2) AND conversation <= ?3 ORDER BY conversation, seq LIMIT ?4`,
+	qScanMembers: `SELECT ` + wholeMember + ` FROM members m INDEXED BY members_by_user
+		WHERE (m.user, m.conversation) > (?1, ?2) ORDER BY m.user, m.conversation LIMIT ?3`,
+	// Messages are not counted: that would read all of them, bodies too.
+	qCount:     `SELECT count(*), coalesce(sum(max(0, max - max(min, 1) + 1)), 0), (SELECT count(*) FROM members) FROM conversations`,
 	qPositions: `SELECT topic, topic_id, partition, next FROM positions ORDER BY topic, topic_id, partition`,
 }

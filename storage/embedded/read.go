@@ -68,14 +68,26 @@ func (s *Store) conversations(ctx context.Context, ids []watermark.ConversationI
 	found := make(map[watermark.ConversationID]watermark.Conversation, len(ids))
 	err := over(ctx, s, qConvs, ids, func(rows *sql.Rows) error {
 		var c watermark.Conversation
-		err := rows.Scan(&c.ID, &c.Min, &c.Max, &c.Policy, &c.Repair.Number, &c.Repair.From, &c.LastTime)
+		err := scanConversation(rows, &c)
 		found[c.ID] = c
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = over(ctx, s, qInputs, ids, func(rows *sql.Rows) error {
+	inputs, err := s.inputs(ctx, ids)
+	for id, in := range inputs {
+		c := found[id]
+		c.Merge(in)
+		found[id] = c
+	}
+	return found, err
+}
+
+// inputs gives conversations of which nothing is set but their inputs.
+func (s *Store) inputs(ctx context.Context, ids []watermark.ConversationID) (map[watermark.ConversationID]watermark.Conversation, error) {
+	found := make(map[watermark.ConversationID]watermark.Conversation, len(ids))
+	err := over(ctx, s, qInputs, ids, func(rows *sql.Rows) error {
 		var id watermark.ConversationID
 		var p watermark.Partition
 		var offset int64
@@ -88,6 +100,10 @@ func (s *Store) conversations(ctx context.Context, ids []watermark.ConversationI
 		return nil
 	})
 	return found, err
+}
+
+func scanConversation(rows *sql.Rows, c *watermark.Conversation) error {
+	return rows.Scan(&c.ID, &c.Min, &c.Max, &c.Policy, &c.Repair.Number, &c.Repair.From, &c.LastTime)
 }
 
 // Positions gives how far history has each partition of each topic that it

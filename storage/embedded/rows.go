@@ -51,24 +51,32 @@ func messageArgs(r *watermark.Row) ([]any, error) {
 func scanMessages(rows *sql.Rows) (out []watermark.Message, err error) {
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
-		var m watermark.Message
-		var hash []byte
-		var by, mentions, attributes sql.NullString
-		var at sql.NullInt64
-		if err := rows.Scan(&m.Seq, &m.Sender, &m.ClientID, &hash, &m.Kind, &m.SendTime, &m.RecordTime, &m.Device,
-			&by, &at, &m.BodyType, &mentions, &attributes, &m.Body); err != nil {
+		m, err := scanMessage(rows)
+		if err != nil {
 			return nil, err
-		}
-		copy(m.Hash[:], hash)
-		if err := errors.Join(decode(mentions, &m.Mentions), decode(attributes, &m.Attributes)); err != nil {
-			return nil, fmt.Errorf("decode message %d: %w", m.Seq, err)
-		}
-		if at.Valid {
-			m.Revoked = &watermark.Revoked{Seq: m.Seq, By: watermark.UserID(by.String), Time: at.Int64}
 		}
 		out = append(out, m)
 	}
 	return out, rows.Err()
+}
+
+// scanMessage reads messageColumns, behind what goes into before.
+func scanMessage(rows *sql.Rows, before ...any) (m watermark.Message, err error) {
+	var hash []byte
+	var by, mentions, attributes sql.NullString
+	var at sql.NullInt64
+	if err := rows.Scan(append(before, &m.Seq, &m.Sender, &m.ClientID, &hash, &m.Kind, &m.SendTime, &m.RecordTime, &m.Device,
+		&by, &at, &m.BodyType, &mentions, &attributes, &m.Body)...); err != nil {
+		return m, err
+	}
+	copy(m.Hash[:], hash)
+	if err := errors.Join(decode(mentions, &m.Mentions), decode(attributes, &m.Attributes)); err != nil {
+		return m, fmt.Errorf("decode message %d: %w", m.Seq, err)
+	}
+	if at.Valid {
+		m.Revoked = &watermark.Revoked{Seq: m.Seq, By: watermark.UserID(by.String), Time: at.Int64}
+	}
+	return m, nil
 }
 
 // memberRow is a member row with the number of its own messages; the messages

@@ -235,10 +235,7 @@ func (s *Store) sent(ctx context.Context, list []sentAbove, into func(watermark.
 func anyAbove(list []sentAbove) bson.D {
 	branches := make(bson.A, len(list))
 	for i, a := range list {
-		branches[i] = bson.D{
-			{Key: "c", Value: a.conv},
-			{Key: "s", Value: bson.D{{Key: "$gt", Value: int64(max(a.above, 0))}, {Key: "$lte", Value: int64(watermark.MaxSeq)}}},
-		}
+		branches[i] = seqsWithin(a.conv, a.above, watermark.MaxSeq)
 	}
 	return anyOf(branches)
 }

@@ -71,6 +71,24 @@ type History interface {
 	// conversation's max has moved on; a later call takes what is left of them,
 	// and counts them again.
 	DeleteBelow(ctx context.Context, conv watermark.ConversationID, seq watermark.Seq, limit int) (deleted int, err error)
+
+	// ScanConversations gives the conversations above after that were ever
+	// written, by id in byte order.
+	ScanConversations(ctx context.Context, after watermark.ConversationID, limit int) ([]watermark.Conversation, error)
+
+	// ScanRows gives rows of all conversations, by conversation in byte order and
+	// seq: whatever stands, also for conversations that were never written, below
+	// a minimum, and without its content. A page that is not empty is not always
+	// full; an empty one is the end.
+	ScanRows(ctx context.Context, s watermark.RowScan) ([]watermark.StoredRow, error)
+
+	// ScanMembers gives the member rows above after, by user and conversation in
+	// byte order.
+	ScanMembers(ctx context.Context, after watermark.MemberKey, limit int) ([]watermark.MemberRow, error)
+
+	// Sizes gives about how much there is. It may count rows that retention has
+	// taken, and miss those of conversations that were never written.
+	Sizes(ctx context.Context) (watermark.Sizes, error)
 }
 
 // Reopener is a History that outlives its process. Reopen closes it and opens
@@ -92,6 +110,7 @@ func Run(t *testing.T, open func(testing.TB) History) {
 		{"positions", positionTests},
 		{"reads", readTests},
 		{"retention", retentionTests},
+		{"scans", scanTests},
 		{"durability", durabilityTests},
 	}
 	for _, g := range groups {

@@ -42,6 +42,7 @@ type memPosition struct {
 
 type memConv struct {
 	watermark.Conversation
+	written bool // itself, not only its rows or members
 	rows    map[watermark.Seq]*memRow
 	members map[watermark.UserID]watermark.Member
 }
@@ -156,6 +157,7 @@ func (h *Memory) conversationsLocked(convs []watermark.Conversation) {
 	for _, o := range convs {
 		c := h.convLocked(o.ID)
 		c.Conversation.Merge(o)
+		c.written = true
 	}
 }
 
@@ -349,4 +351,76 @@ func (h *Memory) DeleteBelow(ctx context.Context, conv watermark.ConversationID,
 		r.Body, r.BodyType, r.Mentions, r.Attributes = nil, watermark.BodyNone, nil, nil
 	}
 	return len(below), ctx.Err()
+}
+
+// ScanConversations implements History.
+func (h *Memory) ScanConversations(ctx context.Context, after watermark.ConversationID, limit int) ([]watermark.Conversation, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.Conversation
+	for _, id := range slices.Sorted(maps.Keys(h.convs)) {
+		if id > after && h.convs[id].written {
+			out = append(out, h.conversationLocked(id))
+		}
+	}
+	return capped(out, limit), ctx.Err()
+}
+
+// ScanRows implements History.
+func (h *Memory) ScanRows(ctx context.Context, s watermark.RowScan) ([]watermark.StoredRow, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.StoredRow
+	for id, c := range h.convs {
+		for _, r := range c.rows {
+			row := watermark.StoredRow{Row: watermark.Row{Conversation: id, Message: cloneMessage(r.Message)}, Gone: r.gone}
+			if row.Key().Compare(s.After) > 0 && (s.Last == "" || id <= s.Last) {
+				out = append(out, row)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b watermark.StoredRow) int { return a.Key().Compare(b.Key()) })
+	out = capped(out, s.Limit)
+	bytes := s.Bytes
+	if bytes <= 0 {
+		bytes = watermark.DefaultScanBytes
+	}
+	for i := range out {
+		if bytes -= len(out[i].Message.Body); bytes <= 0 {
+			return out[:i+1], ctx.Err()
+		}
+	}
+	return out, ctx.Err()
+}
+
+// ScanMembers implements History.
+func (h *Memory) ScanMembers(ctx context.Context, after watermark.MemberKey, limit int) ([]watermark.MemberRow, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.MemberRow
+	for id, c := range h.convs {
+		for u := range c.members {
+			if (watermark.MemberKey{User: u, Conversation: id}).Compare(after) > 0 {
+				m, _ := h.memberLocked(id, u)
+				out = append(out, watermark.MemberRow{Conversation: id, Member: m})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b watermark.MemberRow) int { return a.Key().Compare(b.Key()) })
+	return capped(out, limit), ctx.Err()
+}
+
+// Sizes implements History.
+func (h *Memory) Sizes(ctx context.Context) (watermark.Sizes, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var s watermark.Sizes
+	for _, c := range h.convs {
+		if c.written {
+			s.Conversations++
+		}
+		s.Rows += int64(len(c.rows))
+		s.Members += int64(len(c.members))
+	}
+	return s, ctx.Err()
 }

@@ -69,6 +69,9 @@ func (s *Stack) DeadLetters(ctx context.Context) iter.Seq2[wire.DeadLetter, erro
 	return func(yield func(wire.DeadLetter, error) bool) {
 		for rec, err := range pipeline.Scan(ctx, s.kafka, s.kafka.Topics().DeadLetter) {
 			var out wire.DeadLetter
+			if err == nil && wire.IsMark(&rec) {
+				continue // what was done about one, see package deadletters
+			}
 			if err == nil {
 				out, err = wire.DecodeDeadLetter(rec)
 			}

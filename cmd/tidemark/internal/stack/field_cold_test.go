@@ -204,15 +204,17 @@ func idsIn(msgs []said) []string {
 // readiness says so; in the end all is there, in order.
 func TestOverloadIsBounded(t *testing.T) {
 	const limit, fast, more = 200, 3000, 1000
-	r := startAll(t, func(c *config.Config) {
+	r := newRig(t, func(c *config.Config) {
 		onePartition(c)
 		c.ToRedis.MaxTail = limit
 	})
+	lock := r.historyLock()
+	r.start(stack.Roles()...)
 	const g = "group:g1"
 	lines, ids := numbered(g, "A", "m", fast+more)
 	r.produce(g, lines[0])
 	r.settle()
-	unlock := r.lockHistory()
+	unlock := lock()
 	defer unlock()
 	for chunk := range slices.Chunk(lines[1:fast], 5) {
 		r.produce(g, chunk...)

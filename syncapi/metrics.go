@@ -16,6 +16,7 @@ type metrics struct {
 	merges    *prometheus.CounterVec
 	waiting   prometheus.Gauge
 	polls     *prometheus.CounterVec
+	limited   *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -62,5 +63,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "tidemark_syncapi_answer_polls_total",
 			Help: "Round trips to Redis for answers of owners, by outcome: ok, error.",
 		}, []string{"outcome"}),
+		limited: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_syncapi_limited_calls_total",
+			Help: "Calls refused by a limit, by which: requests, bytes and in_flight (of their user), busy (of the process).",
+		}, []string{"limit"}),
 	}
 }

@@ -99,7 +99,7 @@ type Caller struct {
 	User watermark.UserID
 	// Admin may act for every user.
 	Admin bool
-	// Expires is when the token does.
+	// Expires is until when the token is taken, with the leeway.
 	Expires time.Time
 }
 
@@ -200,7 +200,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Caller, error) {
 	if err := v.check(claims); err != nil {
 		return Caller{}, err
 	}
-	out := Caller{Expires: claims.Expiry.Time(), Admin: slices.Contains(scopesOf(more[v.cfg.ScopeClaim]), v.cfg.AdminScope)}
+	out := Caller{Expires: claims.Expiry.Time().Add(v.cfg.Leeway), Admin: slices.Contains(scopesOf(more[v.cfg.ScopeClaim]), v.cfg.AdminScope)}
 	if out.User, err = watermark.ParseUserID(claims.Subject); err != nil && !out.Admin {
 		return Caller{}, invalidf("its sub is no user id")
 	}

@@ -14,7 +14,7 @@ import (
 var (
 	// ErrTokenInvalid is returned by an Authenticate function, wrapped, for a
 	// token that will never be good. Its text is told to the caller.
-	ErrTokenInvalid = errors.New("token is not valid")
+	ErrTokenInvalid = errors.New("token refused")
 	// ErrTokenExpired is returned by an Authenticate function, wrapped, for a
 	// token that was good once.
 	ErrTokenExpired = errors.New("token has expired")

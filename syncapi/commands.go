@@ -18,6 +18,9 @@ import (
 // Send appends a message for its conversation's owner, and waits for the seq
 // when asked to.
 func (s *Service) Send(ctx context.Context, req *v1.SendRequest) (*v1.SendResponse, error) {
+	if req.GetMessage() == nil {
+		return nil, invalid("message", "it is missing")
+	}
 	conv, m, err := convert.SendToMessage(req.GetMessage(), s.cfg.Limits)
 	if err != nil {
 		return nil, inField("message", err)

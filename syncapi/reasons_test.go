@@ -316,7 +316,7 @@ func TestInvalidRequestsNameTheirFields(t *testing.T) {
 			_, err := c.Send(ctx, &v1.SendRequest{Message: &v1.SendMessage{Conversation: "x", Sender: "a b", Kind: "?", SendTimeMs: -1}})
 			return err
 		}, []string{"message.conversation", "message.sender", "message.kind", "message.send_time_ms"}},
-		"no message": {func() error { _, err := c.Send(ctx, &v1.SendRequest{}); return err }, []string{"message.message"}},
+		"no message": {func() error { _, err := c.Send(ctx, &v1.SendRequest{}); return err }, []string{"message"}},
 		"user":       {func() error { _, err := c.GetWatermarks(ctx, &v1.GetWatermarksRequest{User: "a:b"}); return err }, []string{"user"}},
 		"token": {func() error {
 			_, err := c.GetWatermarks(ctx, &v1.GetWatermarksRequest{User: "A", PageToken: "x"})

@@ -414,3 +414,16 @@ func TestHealthNeedsNoTokenAndReflectionCanBeOff(t *testing.T) {
 		}
 	}
 }
+
+// With authentication, a call that did not pass the guard is nobody's.
+func TestACallThatCamePastTheGuardIsNobodys(t *testing.T) {
+	w := community(t)
+	s := newService(t, w, withTokens)
+	if _, err := s.Send(t.Context(), &v1.SendRequest{Message: message("group:others", "A")}); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("%v", err)
+	}
+	p := pull(t, s, "A", &v1.PullRange{Conversation: "group:others", Begin: 1, End: 9})
+	if p.Error.GetReason() != "unknown_conversation" {
+		t.Errorf("%v", p)
+	}
+}

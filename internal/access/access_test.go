@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	secret = []byte(strings.Repeat("s", access.MinSecret))
+	secret = []byte(strings.Repeat("s", 2*access.MinSecret)) // enough for HS512
 	now    = time.Unix(1_800_000_000, 0)
 )
 
@@ -181,8 +181,8 @@ func TestForgedTokens(t *testing.T) {
 		"alg none, signed":      none + "." + parts[1] + "." + parts[2],
 		"alg None":              base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"None"}`)) + "." + parts[1] + ".",
 		"no alg":                hs256(`{}`, secret, with(nil)),
-		"another HMAC":          hs256(`{"alg":"HS512"}`, secret, with(nil)),
-		"another secret":        hs256(`{"alg":"HS256"}`, []byte(strings.Repeat("x", 32)), with(nil)),
+		"another HMAC":          sign(t, jose.HS512, secret, "", with(nil)),
+		"another secret":        hs256(`{"alg":"HS256"}`, []byte(strings.Repeat("x", 64)), with(nil)),
 		"empty secret":          hs256(`{"alg":"HS256"}`, nil, with(nil)),
 		"claims changed":        parts[0] + "." + segment(with(claims{"sub": "root"})) + "." + parts[2],
 		"no signature":          parts[0] + "." + parts[1] + ".",

@@ -214,6 +214,30 @@ func TestKeysOutliveAnIssuerThatIsAwayForADay(t *testing.T) {
 	}
 }
 
+func TestAKeySetHasItsBounds(t *testing.T) {
+	key := ecKey(t, elliptic.P256())
+	one := must(json.Marshal(jose.JSONWebKey{Key: &key.PublicKey, KeyID: "1"}))
+	for body, ok := range map[string]bool{
+		`{"keys":[` + one + `]}`:                                   true,
+		`{"keys":[` + one + `]}` + strings.Repeat(" ", 1<<20):      false,
+		`{"keys":[` + strings.Repeat(one+",", 99) + one + `]}`:     true,
+		`{"keys":[` + strings.Repeat(one+",", 100) + one + `]}`:    false,
+		`{"keys":[` + one + `,{"kty":"new"},{"kty":"oct","k":1}]}`: true,
+	} {
+		v := verifier(t, access.Config{URL: serveKeys(t, &issuerServer{body: body})})
+		if err := v.Load(t.Context()); (err == nil) != ok {
+			t.Errorf("%d bytes: %v", len(body), err)
+		}
+	}
+}
+
+func must(b []byte, err error) string {
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
 func TestOneFetchServesAllWhoWait(t *testing.T) {
 	key := ecKey(t, elliptic.P256())
 	s := &issuerServer{set: jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &key.PublicKey, KeyID: "1"}}}}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"strings"
@@ -181,9 +182,7 @@ func TestEveryReason(t *testing.T) {
 			got[tc.want] = connect.CodeOf(err)
 		})
 	}
-	for word, code := range reasonsElsewhere(t) {
-		got[word] = code
-	}
+	maps.Copy(got, reasonsElsewhere(t))
 	want := map[string]connect.Code{}
 	for _, r := range syncapi.Reasons() {
 		if _, twice := want[r.Word]; twice || r.Meaning == "" {

@@ -17,6 +17,7 @@ type metrics struct {
 	warms     *prometheus.CounterVec
 	waiting   prometheus.Gauge
 	polls     *prometheus.CounterVec
+	limited   *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -67,5 +68,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "tidemark_syncapi_answer_polls_total",
 			Help: "Round trips to Redis for answers of owners, by outcome: ok, error.",
 		}, []string{"outcome"}),
+		limited: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_syncapi_limited_calls_total",
+			Help: "Calls refused by a limit, by which: requests, bytes and in_flight (of their user), busy (of the process).",
+		}, []string{"limit"}),
 	}
 }

@@ -306,6 +306,6 @@ func (p *pull) fail(e *entry, err error) {
 func (e *entry) end() {
 	e.gap = true
 	if len(e.served) == 0 {
-		e.err = unavailable("gap", "a message is missing where the page begins; it is being looked for")
+		e.err = unavailable(reasonGap, "a message is missing where the page begins; it is being looked for")
 	}
 }

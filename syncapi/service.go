@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -72,9 +73,22 @@ type Config struct {
 	// NodeID names this process among all that share the Redis: 1-40 bytes of
 	// [A-Za-z0-9._~@-], required. Answers of owners are addressed to it.
 	NodeID string
-	// ClosedGroups hides groups from users who never had a window in them.
-	// False: such a user sees everything, since producers are trusted to let
-	// nobody ask who should not.
+	// Authenticate tells who calls. nil: nobody is asked, and every caller is
+	// trusted as an administrator is.
+	Authenticate Authenticate
+	// UserLimits bounds what one user may ask for.
+	UserLimits UserLimits
+	// MaxInFlight is how many calls are served at once. 0: 10,000.
+	MaxInFlight int
+	// MaxRequest is how many bytes a request may have. 0: 4 MiB.
+	MaxRequest int
+	// NoReflection leaves out gRPC reflection.
+	NoReflection bool
+
+	// ClosedGroups hides groups from users who never had a window in them, also
+	// when somebody asks who is trusted. False: such a user sees everything,
+	// since who is trusted lets nobody ask who should not. From callers who are
+	// no administrators such groups are hidden in any case.
 	ClosedGroups bool
 	// Limits are those of messages that are sent; zero: convert's defaults.
 	Limits convert.Limits
@@ -128,6 +142,13 @@ func (c *Config) check() error {
 		{"MaxWaiting", int64(c.MaxWaiting)},
 		{"LoadTimeout", int64(c.LoadTimeout)},
 		{"DrainTimeout", int64(c.DrainTimeout)},
+		{"MaxInFlight", int64(c.MaxInFlight)},
+		{"MaxRequest", int64(c.MaxRequest)},
+		{"UserLimits.Requests", int64(math.Floor(c.UserLimits.Requests))},
+		{"UserLimits.Burst", int64(math.Floor(c.UserLimits.Burst))},
+		{"UserLimits.Bytes", int64(math.Floor(c.UserLimits.Bytes))},
+		{"UserLimits.BytesBurst", int64(math.Floor(c.UserLimits.BytesBurst))},
+		{"UserLimits.InFlight", int64(c.UserLimits.InFlight)},
 	} {
 		if n.value < 0 {
 			faults = append(faults, fmt.Errorf("%s is negative", n.name))
@@ -143,6 +164,8 @@ func (c *Config) fill() {
 	c.MaxWaiting = cmp.Or(c.MaxWaiting, 10_000)
 	c.LoadTimeout = cmp.Or(c.LoadTimeout, 5*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 10_000)
+	c.MaxRequest = cmp.Or(c.MaxRequest, defaultMaxRequest)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -169,6 +192,7 @@ type Service struct {
 	anomalies *anomalies
 	health    *healthState
 	faults    throttle
+	limits    *limiter
 }
 
 var _ tidemarkv1connect.SyncServiceHandler = (*Service)(nil)
@@ -193,6 +217,7 @@ func New(cfg Config) (*Service, error) {
 		warmer:    warmer,
 		anomalies: newAnomalies(cfg.Now, cfg.Logger, m),
 		health:    newHealthState(),
+		limits:    newLimiter(cfg, m),
 	}, nil
 }
 

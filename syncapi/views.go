@@ -15,8 +15,15 @@ const loadBatch = 500
 type sight struct {
 	watermark.View
 	visible watermark.Intervals
+	closed  bool // hidden from users without a window
 	err     error
 }
+
+// hidden tells that the user may not know of the conversation. It is then read
+// as one that is not there: from the truth each time, and nothing is kept of it
+// in Redis. So how long an answer takes, or that a store is away, tells nothing
+// either, and users who ask for what is not theirs fill nothing.
+func (s *sight) hidden() bool { return s.closed && !s.Member.Known() }
 
 // edges gives the first and last seq that can be seen, first = last + 1 where
 // there is none. A member whose window is closed learns nothing of how far the
@@ -52,13 +59,14 @@ func (s *Service) look(ctx context.Context, user watermark.UserID, convs []water
 		return nil, err
 	}
 	var missing []*sight
+	closed := s.closedTo(ctx)
 	for i, ask := range asks {
-		v := &sight{View: views[i]}
+		v := &sight{View: views[i], closed: closed && !ask.Conversation.Single()}
 		v.ID = ask.Conversation
 		v.Member.User = user
 		out[ask.Conversation] = v
 		s.metrics.views.WithLabelValues(temperatureWord(v.Temperature)).Inc()
-		if v.Temperature != watermark.Warm {
+		if v.Temperature != watermark.Warm || v.hidden() {
 			missing = append(missing, v)
 		}
 	}
@@ -109,7 +117,9 @@ func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sigh
 	var loads []watermark.MemberLoad
 	for i, v := range batch {
 		if v.Temperature == watermark.Partial {
-			loads = append(loads, v.complete(states[i], wants[i].Users))
+			if load := v.complete(states[i], wants[i].Users); !v.hidden() {
+				loads = append(loads, load)
+			}
 			continue
 		}
 		v.View = states[i].ViewOf(user)
@@ -199,8 +209,7 @@ func (s *Service) admit(v *sight) {
 	switch {
 	case v.err != nil:
 		return
-	case v.Temperature == watermark.Cold && !v.Exists(),
-		s.cfg.ClosedGroups && !v.ID.Single() && !v.Member.Known():
+	case v.Temperature == watermark.Cold && !v.Exists(), v.hidden():
 		v.err = errUnknown(v.ID)
 		return
 	}

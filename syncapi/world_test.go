@@ -41,6 +41,7 @@ type world struct {
 	lag     time.Duration       // how long after a record is appended its answer is there
 	waited  watermark.AnswerKey // the last one that was held back
 	decided watermark.Answer
+	held    []heldAnswer // all of them
 
 	hotDown, truthDown, logDown bool
 	beforeMessages              func() // runs once, between a call's bounds and its rows
@@ -50,6 +51,11 @@ type world struct {
 	appends [][]watermark.ReadAdvanced // one for each record of marks
 	keys    int                        // answers asked for
 	loads   [][]watermark.Want
+}
+
+type heldAnswer struct {
+	key    watermark.AnswerKey
+	answer watermark.Answer
 }
 
 // talk is one conversation.
@@ -211,6 +217,7 @@ func (w *world) answerLocked(key watermark.AnswerKey, a watermark.Answer) {
 	case key.Caller == "":
 	case w.slow:
 		w.waited, w.decided = key, a
+		w.held = append(w.held, heldAnswer{key, a})
 	case w.lag > 0:
 		time.AfterFunc(w.lag, func() { w.set(func() { w.answers[key] = a }) })
 	default:

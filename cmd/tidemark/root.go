@@ -33,6 +33,9 @@ type app struct {
 	sets       []string
 	output     string
 	server     string
+	// token and tokenFile say who calls the sync API. Both empty: what the
+	// environment says.
+	token, tokenFile string
 }
 
 // execute runs one command line and gives the exit code. It returns when
@@ -107,6 +110,8 @@ Start with 'tidemark dev': everything in one process, nothing to install.`,
 	flags.StringArrayVar(&a.sets, "set", nil, "set `key=value` over file and environment; repeatable (keys: tidemark config keys)")
 	flags.StringVarP(&a.output, "output", "o", "text", "`format` of what is printed: text or json")
 	flags.StringVar(&a.server, "server", defaultServer, "base `URL` of the sync API")
+	flags.StringVar(&a.token, "token", "", "`token` that says who calls (default TIDEMARK_TOKEN)")
+	flags.StringVar(&a.tokenFile, "token-file", "", "`file` with the token (default TIDEMARK_TOKEN_FILE)")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return oneOf("output", a.output, "text", "json") }
 	root.AddGroup(
 		&cobra.Group{ID: groupRun, Title: "Run it:"},
@@ -118,7 +123,7 @@ Start with 'tidemark dev': everything in one process, nothing to install.`,
 		newDemoCmd(a), newDevCmd(a), newRunCmd(a),
 		newSendCmd(a), newPullCmd(a), newWatchCmd(a), newWatermarksCmd(a), newReadCmd(a),
 		newJoinCmd(a), newLeaveCmd(a), newKickCmd(a), newClearCmd(a), newRaiseMinCmd(a), newRevokeCmd(a),
-		newTopicsCmd(a), newLagCmd(a), newAuditCmd(a), newHistoryCmd(a), newDLQCmd(a), newConfigCmd(a), newVersionCmd(a),
+		newTopicsCmd(a), newLagCmd(a), newAuditCmd(a), newHistoryCmd(a), newDLQCmd(a), newTokenCmd(a), newConfigCmd(a), newVersionCmd(a),
 	)
 	root.SetHelpCommandGroupID(groupOperate)
 	root.SetCompletionCommandGroupID(groupOperate)

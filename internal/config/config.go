@@ -34,6 +34,7 @@ type Config struct {
 	ToPush   ToPush   `koanf:"topush"`
 	Sync     Sync     `koanf:"sync"`
 	Gateway  Gateway  `koanf:"gateway"`
+	Auth     Auth     `koanf:"auth"`
 	Admin    Admin    `koanf:"admin"`
 	Shutdown Shutdown `koanf:"shutdown"`
 	Log      Log      `koanf:"log"`
@@ -120,17 +121,21 @@ type ToPush struct {
 
 // Sync configures the query service.
 type Sync struct {
-	Listen        string        `koanf:"listen" doc:"Address of gRPC, gRPC-Web and HTTP/JSON. Loopback only, as callers are not authenticated."`
-	ClosedGroups  bool          `koanf:"closed_groups" doc:"Hide a group from users who never had a window in it."`
+	Listen        string        `koanf:"listen" doc:"Address of gRPC, gRPC-Web and HTTP/JSON. Loopback only, unless callers are authenticated (auth)."`
+	ClosedGroups  bool          `koanf:"closed_groups" doc:"Hide a group from users who never had a window in it also when a trusted caller asks for them. From users with a token it always is."`
 	PageBytes     int           `koanf:"page_bytes" doc:"Bytes of messages in one answer of Pull."`
 	AnswerTimeout time.Duration `koanf:"answer_timeout" doc:"How long a call waits for the owner of a conversation."`
+	Reflection    bool          `koanf:"reflection" doc:"Serve gRPC reflection, to everybody who can reach the port."`
+	TLS           ServerTLS     `koanf:"tls"`
 }
 
 // Gateway configures live connections.
 type Gateway struct {
-	Listen     string `koanf:"listen" doc:"Address of WebSocket and SSE. Loopback only, as callers are not authenticated."`
-	QueueBytes int    `koanf:"queue_bytes" doc:"What may wait for one slow connection before it is closed."`
-	Redis      bool   `koanf:"redis" doc:"Share events between processes through Redis. Needed when the push worker runs elsewhere."`
+	Listen          string    `koanf:"listen" doc:"Address of WebSocket and SSE. Loopback only, unless callers are authenticated (auth)."`
+	QueueBytes      int       `koanf:"queue_bytes" doc:"What may wait for one slow connection before it is closed."`
+	Redis           bool      `koanf:"redis" doc:"Share events between processes through Redis. Needed when the push worker runs elsewhere."`
+	UserConnections int       `koanf:"user_connections" doc:"Connections of one user to this process. 0: no limit."`
+	TLS             ServerTLS `koanf:"tls"`
 }
 
 // Admin configures the operator's port.
@@ -149,9 +154,17 @@ type Log struct {
 	Format string `koanf:"format" doc:"text or json."`
 }
 
-// Limits bounds what producers may send.
+// Limits bounds what producers may send, and what callers of the query service
+// may ask for.
 type Limits struct {
-	MaxBody int `koanf:"max_body" doc:"Bytes of a message's body, at most 1048576."`
+	MaxBody        int     `koanf:"max_body" doc:"Bytes of a message's body, at most 1048576."`
+	MaxRequest     int     `koanf:"max_request" doc:"Bytes of a request to the sync API."`
+	InFlight       int     `koanf:"in_flight" doc:"Calls of the sync API that are served at once."`
+	UserRequests   float64 `koanf:"user_requests" doc:"Calls a second of one user, on average. For this and the following, 0: no limit; they hold for users with a token, not for administrators."`
+	UserBurst      int     `koanf:"user_burst" doc:"Calls of one user at once after a pause. 0: a second's."`
+	UserBytes      int     `koanf:"user_bytes" doc:"Bytes of answers a second to one user, on average."`
+	UserBytesBurst int     `koanf:"user_bytes_burst" doc:"Bytes of answers to one user at once after a pause. 0: a second's."`
+	UserInFlight   int     `koanf:"user_in_flight" doc:"Calls of one user that are served at once."`
 }
 
 // Default gives the configuration of somebody who sets nothing.
@@ -166,12 +179,16 @@ func Default() Config {
 		ToRedis:  ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000, MaxTail: 1_000_000},
 		ToMongo:  ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
 		ToPush:   ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000},
-		Sync:     Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second},
-		Gateway:  Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true},
+		Sync:     Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second, Reflection: true},
+		Gateway:  Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true, UserConnections: 100},
+		Auth:     Auth{Refresh: 15 * time.Minute, Leeway: 30 * time.Second, ScopeClaim: "scope", AdminScope: "tidemark:admin"},
 		Admin:    Admin{Listen: "127.0.0.1:8082"},
 		Shutdown: Shutdown{Timeout: 25 * time.Second},
 		Log:      Log{Level: "info", Format: "text"},
-		Limits:   Limits{MaxBody: 64 << 10},
+		Limits: Limits{
+			MaxBody: 64 << 10, MaxRequest: 4 << 20, InFlight: 10_000,
+			UserRequests: 100, UserBurst: 500, UserBytes: 8 << 20, UserBytesBurst: 64 << 20, UserInFlight: 32,
+		},
 	}
 }
 
@@ -247,11 +264,8 @@ func (c *Config) Validate() error {
 	if c.Limits.MaxBody < 1 || c.Limits.MaxBody > 1<<20 {
 		bad("limits.max_body", "must be within 1..1048576, is %d", c.Limits.MaxBody)
 	}
-	for key, a := range map[string]string{"sync.listen": c.Sync.Listen, "gateway.listen": c.Gateway.Listen} {
-		if err := loopback(a); err != nil {
-			bad(key, "%v", err)
-		}
-	}
+	c.validateAccess(bad)
+	c.validateLimits(bad)
 	if c.Admin.Listen != "" {
 		addresses("admin.listen", []string{c.Admin.Listen})
 	}
@@ -259,20 +273,4 @@ func (c *Config) Validate() error {
 	oneOf("log.format", c.Log.Format, "text", "json")
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
-}
-
-// loopback refuses an address that others could reach: the service believes
-// every caller, so only this machine may call.
-func loopback(addr string) error {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return fmt.Errorf("%q is not host:port", addr)
-	}
-	if host == "localhost" {
-		return nil
-	}
-	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return fmt.Errorf("%q is not a loopback address; callers are not authenticated, so only this machine may reach it (put an authenticating proxy in front)", addr)
-	}
-	return nil
 }

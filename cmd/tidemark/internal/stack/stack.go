@@ -27,6 +27,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/tidemark-im/tidemark/gateway"
+	"github.com/tidemark-im/tidemark/internal/access"
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/internal/telemetry"
 	"github.com/tidemark-im/tidemark/pipeline"
@@ -83,6 +84,7 @@ type Stack struct {
 	history    historyStore
 	truth      *truth.Truth
 	gateway    *gateway.Gateway
+	verifier   *access.Verifier // nil: callers are trusted
 
 	syncListener, gatewayListener net.Listener
 	parts                         []*part        // in order of stopping
@@ -118,7 +120,7 @@ func Open(ctx context.Context, cfg Config) (_ *Stack, err error) {
 		what string
 		open func(context.Context) error
 	}{
-		{"kafka", s.openKafka}, {"redis", s.openRedis}, {"history", s.openHistory},
+		{"kafka", s.openKafka}, {"redis", s.openRedis}, {"history", s.openHistory}, {"the keys of callers", s.openAccess},
 		{"the gateway", s.openGateway}, {"its ports", s.listen}, {"its roles", s.assemble},
 	} {
 		waiting.Store(step.what)
@@ -218,8 +220,8 @@ func (s *Stack) openGateway(context.Context) (err error) {
 	}
 	// The library keeps its own names; a registry of its own would hide them.
 	cfg := gateway.Config{
-		Authenticate: gateway.Trusting, Prefix: s.cfg.Redis.Prefix + "tidemark",
-		QueueBytes: s.cfg.Gateway.QueueBytes, Logger: s.cfg.Logger, Registry: s.cfg.Registry,
+		Authenticate: s.devices(), Prefix: s.cfg.Redis.Prefix + "tidemark",
+		QueueBytes: s.cfg.Gateway.QueueBytes, UserConnections: s.cfg.Gateway.UserConnections, Logger: s.cfg.Logger, Registry: s.cfg.Registry,
 	}
 	if s.cfg.Gateway.Redis {
 		r := s.cfg.Redis
@@ -255,12 +257,18 @@ func (s *Stack) listen(ctx context.Context) (err error) {
 			return fmt.Errorf("sync.listen: %w", err)
 		}
 		s.onClose(closeQuietly(s.syncListener))
+		if s.syncListener, err = s.encrypted(s.syncListener, s.cfg.Sync.TLS); err != nil {
+			return fmt.Errorf("sync.tls: %w", err)
+		}
 	}
 	if s.runs(Gateway) {
 		if s.gatewayListener, err = lc.Listen(ctx, "tcp", s.cfg.Gateway.Listen); err != nil {
 			return fmt.Errorf("gateway.listen: %w", err)
 		}
 		s.onClose(closeQuietly(s.gatewayListener))
+		if s.gatewayListener, err = s.encrypted(s.gatewayListener, s.cfg.Gateway.TLS); err != nil {
+			return fmt.Errorf("gateway.tls: %w", err)
+		}
 	}
 	return nil
 }
@@ -323,7 +331,7 @@ func (s *Stack) SyncURL() string {
 	if s.syncListener == nil {
 		return ""
 	}
-	return "http://" + s.syncListener.Addr().String()
+	return scheme("http", s.cfg.Sync.TLS) + "://" + s.syncListener.Addr().String()
 }
 
 // GatewayURL gives the WebSocket URL of the gateway; empty when it does not run.
@@ -331,7 +339,7 @@ func (s *Stack) GatewayURL() string {
 	if s.gatewayListener == nil {
 		return ""
 	}
-	return "ws://" + s.gatewayListener.Addr().String() + "/connection/websocket"
+	return scheme("ws", s.cfg.Gateway.TLS) + "://" + s.gatewayListener.Addr().String() + "/connection/websocket"
 }
 
 // Run runs the roles until ctx ends or one of them fails, then stops all of

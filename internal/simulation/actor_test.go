@@ -51,6 +51,7 @@ type request struct {
 	op   string
 	n    int
 	goOn chan ending
+	did  chan struct{}
 }
 
 // job is what an actor is to do. The goroutines that do it outlive actors: their
@@ -75,34 +76,41 @@ func (a *actor) start(f func() error) (ended bool) {
 }
 
 // step lets the pending call end as told, and what follows it, up to the next
-// call. It tells whether the actor has ended what it did.
+// call. It tells whether the actor has ended what it did; one that dies has.
 func (a *actor) step(e ending) (ended bool) {
-	a.dead = a.dead || e.dies
 	a.note("%s: %s of %d %v", a.name, a.pending.op, a.pending.n, e)
-	a.pending.goOn <- e
-	a.pending = <-a.asked
-	return a.pending == nil
+	for {
+		// A call of the query service reads the truth in several goroutines, so
+		// what asks next may be another one: the world is not touched by two at a
+		// time.
+		a.pending.goOn <- e
+		<-a.pending.did
+		a.pending = <-a.asked
+		a.dead = a.dead || e.dies
+		if a.pending == nil || !a.dead {
+			return a.pending == nil
+		}
+		e = ending{dies: true}
+	}
 }
 
 // kill ends it in the middle of what it does.
 func (a *actor) kill() {
 	a.dead = true
-	for a.pending != nil {
+	if a.pending != nil {
 		a.step(ending{dies: true})
 	}
 }
 
 // call is what every port does: do is given how many of n things to do.
 func (a *actor) call(op string, n int, do func(n int)) error {
-	if a.dead {
-		return errDied
-	}
-	r := &request{op: op, n: n, goOn: make(chan ending)}
+	r := &request{op: op, n: n, goOn: make(chan ending), did: make(chan struct{})}
 	a.asked <- r
 	e := <-r.goOn
 	if e.done > 0 {
 		do(min(e.done, n))
 	}
+	r.did <- struct{}{}
 	switch {
 	case e.dies:
 		return errDied

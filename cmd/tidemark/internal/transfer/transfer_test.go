@@ -37,7 +37,7 @@ func TestCopyIsTheSameToItsReaders(t *testing.T) {
 	for i := range 411 {
 		ids = append(ids, watermark.GroupOf(fmt.Sprintf("g%d-", i)))
 	}
-	ids = append(ids, "group:big", "single:alice:bob")
+	ids = append(ids, "group:big", "single:alice:bob", "group:zz")
 	for _, id := range ids {
 		wants = append(wants, watermark.Want{Conversation: id, Sent: true, Roster: true})
 	}

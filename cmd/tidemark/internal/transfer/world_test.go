@@ -113,6 +113,7 @@ func fill(t testing.TB, h storagetest.History, groups int) {
 		}
 		write(t, h, c)
 	}
+	write(t, h, rows("group:zz", 1, 2)) // behind the last conversation
 	write(t, h, watermark.Change{Positions: []watermark.Position{
 		{Topic: "p.sequenced", Partition: watermark.Partition{TopicID: "S-1", Number: 1}, Next: 44},
 		{Topic: "toRedis", Partition: watermark.Partition{TopicID: "T2", Number: 0}, Next: 5},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 
 	"github.com/IBM/sarama"
 
@@ -17,6 +18,16 @@ const scanFetch = 1 << 20
 // partition by partition, each in order. It belongs to no group and commits
 // nothing. Memory is one fetch. After an error it ends.
 func Scan(ctx context.Context, c Config, topic string) iter.Seq2[wire.Record, error] {
+	return scan(ctx, c, topic, func(int32) int64 { return math.MaxInt64 })
+}
+
+// ScanBelow is Scan up to below the given offset of each partition; one that is
+// not named is left out.
+func ScanBelow(ctx context.Context, c Config, topic string, below map[int32]int64) iter.Seq2[wire.Record, error] {
+	return scan(ctx, c, topic, func(p int32) int64 { return below[p] })
+}
+
+func scan(ctx context.Context, c Config, topic string, below func(int32) int64) iter.Seq2[wire.Record, error] {
 	return func(yield func(wire.Record, error) bool) {
 		cfg, err := c.consumerConfig()
 		if err != nil {
@@ -35,7 +46,7 @@ func Scan(ctx context.Context, c Config, topic string) iter.Seq2[wire.Record, er
 			return
 		}
 		for _, p := range partitions {
-			if !scanPartition(ctx, client, topic, p, yield) {
+			if !scanPartition(ctx, client, topic, p, below(p), yield) {
 				return
 			}
 		}
@@ -43,7 +54,7 @@ func Scan(ctx context.Context, c Config, topic string) iter.Seq2[wire.Record, er
 }
 
 // scanPartition tells whether the scan goes on.
-func scanPartition(ctx context.Context, client sarama.Client, topic string, partition int32, yield func(wire.Record, error) bool) bool {
+func scanPartition(ctx context.Context, client sarama.Client, topic string, partition int32, below int64, yield func(wire.Record, error) bool) bool {
 	fail := func(err error) bool {
 		yield(wire.Record{}, fmt.Errorf("scan %s: partition %d: %w", topic, partition, sortError(err)))
 		return false
@@ -52,6 +63,7 @@ func scanPartition(ctx context.Context, client sarama.Client, topic string, part
 	if err != nil {
 		return fail(err)
 	}
+	end = min(end, below)
 	next, err := listedOffset(client, topic, partition, sarama.OffsetOldest)
 	if err != nil {
 		return fail(err)

@@ -34,6 +34,7 @@ type Config struct {
 	ToPush  ToPush  `koanf:"topush"`
 	Sync    Sync    `koanf:"sync"`
 	Gateway Gateway `koanf:"gateway"`
+	Audit   Audit   `koanf:"audit"`
 	Admin   Admin   `koanf:"admin"`
 	Log     Log     `koanf:"log"`
 	Limits  Limits  `koanf:"limits"`
@@ -130,6 +131,12 @@ type Gateway struct {
 	Redis      bool   `koanf:"redis" doc:"Share events between processes through Redis. Needed when the push worker runs elsewhere."`
 }
 
+// Audit configures the role that checks what the others keep.
+type Audit struct {
+	Rate     int           `koanf:"rate" doc:"Rows, members and conversations that the role audit reads in a second."`
+	Patience time.Duration `koanf:"patience" doc:"How long an audit waits for the workers before what looks wrong counts as undecided."`
+}
+
 // Admin configures the operator's port.
 type Admin struct {
 	Listen string `koanf:"listen" doc:"Address of /metrics, /healthz and /readyz. Empty: none."`
@@ -160,6 +167,7 @@ func Default() Config {
 		ToPush:  ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000},
 		Sync:    Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second},
 		Gateway: Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true},
+		Audit:   Audit{Rate: 2000, Patience: time.Minute},
 		Admin:   Admin{Listen: "127.0.0.1:8082"},
 		Log:     Log{Level: "info", Format: "text"},
 		Limits:  Limits{MaxBody: 64 << 10},
@@ -226,6 +234,8 @@ func (c *Config) Validate() error {
 	positive("tomongo.flush_interval", int64(c.ToMongo.FlushInterval))
 	positive("topush.max_age", int64(c.ToPush.MaxAge))
 	positive("topush.cache_members", int64(c.ToPush.CacheMembers))
+	positive("audit.rate", int64(c.Audit.Rate))
+	positive("audit.patience", int64(c.Audit.Patience))
 	positive("sync.page_bytes", int64(c.Sync.PageBytes))
 	positive("sync.answer_timeout", int64(c.Sync.AnswerTimeout))
 	positive("gateway.queue_bytes", int64(c.Gateway.QueueBytes))

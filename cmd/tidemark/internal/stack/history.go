@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/audit"
 	"github.com/tidemark-im/tidemark/consumers/tomongo"
 	"github.com/tidemark-im/tidemark/storage/embedded"
 	"github.com/tidemark-im/tidemark/storage/history"
@@ -15,6 +16,7 @@ import (
 type historyStore interface {
 	truth.History
 	tomongo.History
+	audit.History
 }
 
 // openStore opens the history that the configuration chooses.

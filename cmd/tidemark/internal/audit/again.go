@@ -231,16 +231,19 @@ func (s *suspicion) againMember(ctx context.Context, now *second) ([]Finding, er
 }
 
 // unseenNow tells of marks that are above everything that was ever visible.
-func (s *suspicion) unseenNow(now *second, is pair) (out []Finding) {
-	if why := unseen(&is.history, now.conversation.Max); why != "" && unseen(&s.pair.history, now.conversation.Max) != "" {
-		out = append(out, s.finding(MarkUnseen, "%s has in history %s", s.user, why))
-	} else if is.warm && now.head.Warm {
-		top := max(is.redis.Max, now.head.Max)
-		if why := unseen(&is.redis.Member, top); why != "" && unseen(&s.pair.redis.Member, top) != "" {
-			out = append(out, s.finding(MarkUnseen, "%s has in redis %s", s.user, why))
-		}
+func (s *suspicion) unseenNow(now *second, is pair) []Finding {
+	top := max(now.conversation.Max, s.last)
+	if why := unseen(&is.history, top); why != "" && unseen(&s.pair.history, top) != "" {
+		return []Finding{s.finding(MarkUnseen, "%s has in history %s", s.user, why)}
 	}
-	return out
+	if !is.warm || !s.pair.warm {
+		return nil
+	}
+	top = max(top, is.redis.Max)
+	if why := unseen(&is.redis.Member, top); why != "" && unseen(&s.pair.redis.Member, top) != "" {
+		return []Finding{s.finding(MarkUnseen, "%s has in redis %s", s.user, why)}
+	}
+	return nil
 }
 
 // lacking tells what Redis had and history has not got. Where Redis has gone

@@ -443,9 +443,12 @@ func (a *Auditor) conversation(ctx context.Context, conv watermark.Conversation,
 			return err
 		}
 	}
-	if err := a.rows(ctx, conv, head); err != nil {
+	above, err := a.rows(ctx, conv, head)
+	if err != nil {
 		return fmt.Errorf("rows of %s: %w", conv.ID, err)
 	}
+	// A maximum that is too low is one fault, not one more for each mark.
+	conv.Max = max(conv.Max, above)
 	if err := a.members(ctx, conv, head, marks); err != nil {
 		return fmt.Errorf("members of %s: %w", conv.ID, err)
 	}

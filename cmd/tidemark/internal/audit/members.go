@@ -116,10 +116,10 @@ func (a *Auditor) pairs(ctx context.Context, conv watermark.ConversationID, page
 
 // judge suspects a member of which something does not fit.
 func (a *Auditor) judge(ctx context.Context, conv watermark.Conversation, p *pair) error {
-	if !p.differs() && unseen(&p.history, conv.Max) == "" && (!p.warm || unseen(&p.redis.Member, p.redis.Max) == "") {
+	if !p.differs() && unseen(&p.history, conv.Max) == "" && (!p.warm || unseen(&p.redis.Member, max(p.redis.Max, conv.Max)) == "") {
 		return nil
 	}
-	return a.suspect(ctx, suspicion{conv: conv.ID, what: member, user: p.history.User, pair: *p})
+	return a.suspect(ctx, suspicion{conv: conv.ID, what: member, user: p.history.User, last: conv.Max, pair: *p})
 }
 
 // differs tells whether the two stores have not the same of a member.

@@ -10,16 +10,17 @@ import (
 
 // rows looks at every row of a conversation, page by page, and at what the hot
 // log has of the same seqs.
-func (a *Auditor) rows(ctx context.Context, conv watermark.Conversation, head Head) error {
+// It gives the highest row above the maximum, 0 when there is none.
+func (a *Auditor) rows(ctx context.Context, conv watermark.Conversation, head Head) (watermark.Seq, error) {
 	w := &walk{a: a, conv: conv, head: head, next: lowest(conv.Min), ids: map[watermark.SentKey]watermark.Seq{}}
 	if conv.Min > 1 {
 		below, err := a.cfg.History.Messages(ctx, conv.ID, watermark.Interval{First: 1, Last: conv.Min - 1}, 1)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		for _, m := range below {
 			if err := w.suspect(ctx, suspicion{what: retention, seq: m.Seq}); err != nil {
-				return err
+				return 0, err
 			}
 		}
 	}
@@ -28,13 +29,13 @@ func (a *Auditor) rows(ctx context.Context, conv watermark.Conversation, head He
 		// may grow faster than it is read.
 		page, err := a.cfg.History.Messages(ctx, conv.ID, watermark.Interval{First: w.next, Last: watermark.MaxSeq}, pageRows)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if err := w.page(ctx, page); err != nil {
-			return err
+			return 0, err
 		}
 		if err := a.advance(ctx, len(page), func(r *Report) { r.Messages += len(page) }); err != nil {
-			return err
+			return 0, err
 		}
 		a.metrics.rows.Add(float64(len(page)))
 		if len(page) < pageRows || w.next > conv.Max+1 {
@@ -43,13 +44,13 @@ func (a *Auditor) rows(ctx context.Context, conv watermark.Conversation, head He
 	}
 	if w.next <= conv.Max {
 		if err := w.gap(ctx, watermark.Interval{First: w.next, Last: conv.Max}); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if w.above == 0 {
-		return nil
+		return 0, nil
 	}
-	return w.suspect(ctx, suspicion{what: above, seq: w.above})
+	return w.above, w.suspect(ctx, suspicion{what: above, seq: w.above})
 }
 
 // walk is where rows stands in a conversation.

@@ -179,6 +179,7 @@ type Auditor struct {
 
 // subject is what a finding is about.
 type subject struct {
+	kind Kind
 	conv watermark.ConversationID
 	seq  watermark.Seq
 	user watermark.UserID

@@ -203,21 +203,32 @@ func (a *Auditor) confirm(ctx context.Context, f Finding) error {
 	return nil
 }
 
-// told tells whether a finding is about what was told already by one that says
-// more: what the log says that history lacks. It notes those.
+// told tells whether a finding was told already, by itself or by one that says
+// more: what the log says that history lacks.
 func (a *Auditor) told(f Finding) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	key := subject{f.Conversation, f.Seq, f.User}
+	key := subject{"", f.Conversation, f.Seq, f.User} // of what the log says
 	switch f.Kind {
 	case MissingRow, MissingMark, MissingWindow, MissingBounds, MissingRevoke:
-		if len(a.reported) < maxReported {
-			a.reported[key] = true
-		}
+		a.rememberLocked(key)
 	case Hole, MaxAboveRows, NeverAppended, HotRow, ChangeNeverAppended:
-		return a.reported[key]
+		if a.reported[key] {
+			return true
+		}
 	}
+	key.kind = f.Kind
+	if a.reported[key] {
+		return true
+	}
+	a.rememberLocked(key)
 	return false
+}
+
+func (a *Auditor) rememberLocked(key subject) {
+	if len(a.reported) < maxReported {
+		a.reported[key] = true
+	}
 }
 
 // count counts a suspicion's outcome and changes the report, under the lock.

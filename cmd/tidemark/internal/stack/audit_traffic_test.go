@@ -36,11 +36,15 @@ func (x *traffic) act(ctx context.Context, rng *rand.Rand, id string) error {
 	var err error
 	switch n := rng.IntN(100); {
 	case n < 40:
+		sender := u
+		if n < 30 {
+			sender = "bot" // never was a member, so nobody kicks it
+		}
 		outs := make([]wire.Out, 1+rng.IntN(20))
 		for i := range outs {
 			outs[i] = wire.Out{
 				Topic: x.topic(wire.TopicToRedis), Partition: -1, Key: c,
-				Value: []byte(line(c, u, fmt.Sprint(id, "-", i%15), "text")), // the last ones are sent twice
+				Value: []byte(line(c, sender, fmt.Sprint(id, "-", i%15), "text")), // the last ones are sent twice
 			}
 		}
 		err = x.producer.Append(ctx, outs)
@@ -78,7 +82,7 @@ func TestAuditBesideTrafficReportsNothing(t *testing.T) {
 	ctx, stop := context.WithCancel(r.ctx())
 	var wg sync.WaitGroup
 	failed := make(chan error, 10)
-	for w := range 6 {
+	for w := range 12 {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(1, uint64(w)))
 			for n := 0; ctx.Err() == nil; n++ {

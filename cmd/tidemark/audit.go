@@ -200,5 +200,9 @@ func beside(ctx context.Context, s *stack.Stack, work bool, audits func(context.
 	if err := s.Settle(alive); err != nil {
 		return nil, err
 	}
-	return audits(alive)
+	if rep, err = audits(alive); err != nil || rep.Mended == 0 {
+		return rep, err
+	}
+	// What was mended by appending to the log has its way to history yet to go.
+	return rep, s.Settle(alive)
 }

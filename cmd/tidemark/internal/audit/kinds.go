@@ -49,8 +49,8 @@ const (
 // steps says what to do about what an audit does not mend; the details are in
 // docs/audit.md under the kind's name.
 var steps = map[Kind]string{
-	Hole:                "audit with --log: if the log has the message, --repair writes it; else restore the row from a backup",
-	MaxAboveRows:        "audit with --log: if the log has the messages, --repair writes them; else restore the rows from a backup",
+	Hole:                "audit with --log: if the log has the message, --repair writes it; else restore the row from a backup, or raise the minimum above it",
+	MaxAboveRows:        "audit with --log: if the log has the messages, --repair writes them; else restore the rows from a backup, or raise the minimum above them",
 	RowsAboveMax:        "run with --repair: the maximum is raised to the rows",
 	PastRetention:       "run with --repair: the rows are deleted as retention would",
 	TwoSeqs:             "keep both: clients have seen them; find the producer's id in the workers' logs",
@@ -58,7 +58,7 @@ var steps = map[Kind]string{
 	MarkUnseen:          "nothing is served wrongly, since marks are clamped; find out whether Redis or history was restored",
 	MarkFell:            "find out whether Redis or history was restored to an older state; the next mark raises it again",
 	RedisBehind:         "run with --repair: the conversation is made cold and rebuilt from the log",
-	NeverAppended:       "run with --repair: what Redis still has is appended; what it lost can only come from toRedis, by moving the offsets back",
+	NeverAppended:       "run with --repair: what Redis still has is appended; what Redis has lost too is a hole: publish the skipped records of toRedis again",
 	HotRow:              "run with --repair: the conversation is made cold and rebuilt from the log",
 	RedisBounds:         "run with --repair: the conversation is made cold and rebuilt from the log",
 	RedisMember:         "run with --repair: the conversation is made cold and rebuilt from the log",

@@ -71,15 +71,15 @@ func TestPatrol(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- p.Run(ctx) }()
 
-		time.Sleep(10 * time.Second)
+		time.Sleep(14 * time.Second) // the first batch takes up to 12
 		synctest.Wait()
 		if err := p.Ready(); err != nil {
 			t.Errorf("at work: %v", err)
 		}
 		if n := counter(t, reg, "tidemark_audit_passes_total"); n != 0 {
-			t.Errorf("%v passes after 10 s, at 100 rows a second", n)
+			t.Errorf("%v passes after 14 s, at 100 rows a second", n)
 		}
-		time.Sleep(20 * time.Second)
+		time.Sleep(16 * time.Second)
 		synctest.Wait()
 		if n := counter(t, reg, "tidemark_audit_passes_total"); n != 1 {
 			t.Errorf("%v passes after 30 s", n)

@@ -110,6 +110,8 @@ type fault struct {
 
 var faults = []fault{
 	{name: "nothing", do: func(*saboteur) {}, log: true},
+	{name: "a Redis of another incarnation", log: true, do: func(s *saboteur) { s.meta("inc", "another", "max", 2) }},
+	{name: "a Redis that is warming", log: true, do: func(s *saboteur) { s.meta("st", keyspace.StateWarming, "max", 2) }},
 	{name: "nothing, and Redis is cold", do: (*saboteur).cold, log: true},
 
 	{name: "hole", want: audit.Hole, do: func(s *saboteur) {

@@ -17,6 +17,7 @@ const (
 	exitOK          = 0
 	exitFailed      = 1
 	exitUsage       = 2
+	exitUnfinished  = 2 // of a check: it can say neither yes nor no
 	exitInterrupted = 130
 )
 
@@ -55,6 +56,9 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	_, usage := errors.AsType[usageError](err)
 	a.complain(err)
 	if ran && !usage {
+		if e, ok := errors.AsType[exitError](err); ok {
+			return e.code
+		}
 		return exitFailed
 	}
 	fmt.Fprintf(a.errOut, "Run '%s --help' for usage.\n", cmd.CommandPath())
@@ -79,6 +83,14 @@ type usageError struct{ error }
 func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// exitError is an error with an exit code of its own.
+type exitError struct {
+	code int
+	error
+}
+
+func (e exitError) Unwrap() error { return e.error }
 
 // runError is what a command returned after its command line was accepted. All
 // other errors are the library's complaints about the command line.

@@ -26,7 +26,8 @@ Roles:
   tomongo  writes the sequenced log into history
   topush   hands events to devices
   sync     answers the sync API
-  gateway  holds the devices' connections`,
+  gateway  holds the devices' connections
+  audit    checks history and Redis slowly and for ever; one is enough`,
 		Example: `  tidemark run toredis tomongo topush sync gateway --config tidemark.yaml
   TIDEMARK_KAFKA_BROKERS=k1:9092,k2:9092 tidemark run toredis
   tidemark run sync --set sync.listen=127.0.0.1:9080 --set log.format=json`,
@@ -34,7 +35,7 @@ Roles:
 		Args:    roleArgs,
 		ValidArgsFunction: func(_ *cobra.Command, args []string, given string) ([]string, cobra.ShellCompDirective) {
 			var out []string
-			for _, r := range stack.Roles() {
+			for _, r := range stack.Runnable() {
 				if !slices.Contains(args, string(r)) && strings.HasPrefix(string(r), given) {
 					out = append(out, string(r))
 				}
@@ -84,7 +85,7 @@ func roleArgs(_ *cobra.Command, args []string) error {
 	}
 	var errs []error
 	for i, r := range args {
-		if !slices.Contains(stack.Roles(), stack.Role(r)) {
+		if !slices.Contains(stack.Runnable(), stack.Role(r)) {
 			errs = append(errs, fmt.Errorf("unknown role %q; there are %s", r, roleNames()))
 		}
 		if slices.Contains(args[:i], r) {
@@ -96,7 +97,7 @@ func roleArgs(_ *cobra.Command, args []string) error {
 
 func roleNames() string {
 	var names []string
-	for _, r := range stack.Roles() {
+	for _, r := range stack.Runnable() {
 		names = append(names, string(r))
 	}
 	return strings.Join(names, ", ")

@@ -35,6 +35,7 @@ type Config struct {
 	Sync     Sync     `koanf:"sync"`
 	Gateway  Gateway  `koanf:"gateway"`
 	Auth     Auth     `koanf:"auth"`
+	Audit    Audit    `koanf:"audit"`
 	Admin    Admin    `koanf:"admin"`
 	Shutdown Shutdown `koanf:"shutdown"`
 	Log      Log      `koanf:"log"`
@@ -138,6 +139,12 @@ type Gateway struct {
 	TLS             ServerTLS `koanf:"tls"`
 }
 
+// Audit configures the role that checks what the others keep.
+type Audit struct {
+	Rate     int           `koanf:"rate" doc:"Rows, members and conversations that the role audit reads in a second."`
+	Patience time.Duration `koanf:"patience" doc:"How long an audit waits for the workers before what looks wrong counts as undecided."`
+}
+
 // Admin configures the operator's port.
 type Admin struct {
 	Listen string `koanf:"listen" doc:"Address of /metrics, /healthz and /readyz. Empty: none."`
@@ -182,6 +189,7 @@ func Default() Config {
 		Sync:     Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second, Reflection: true},
 		Gateway:  Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true, UserConnections: 100},
 		Auth:     Auth{Refresh: 15 * time.Minute, Leeway: 30 * time.Second, ScopeClaim: "scope", AdminScope: "tidemark:admin"},
+		Audit:    Audit{Rate: 2000, Patience: time.Minute},
 		Admin:    Admin{Listen: "127.0.0.1:8082"},
 		Shutdown: Shutdown{Timeout: 25 * time.Second},
 		Log:      Log{Level: "info", Format: "text"},
@@ -257,6 +265,8 @@ func (c *Config) Validate() error {
 	positive("tomongo.flush_interval", int64(c.ToMongo.FlushInterval))
 	positive("topush.max_age", int64(c.ToPush.MaxAge))
 	positive("topush.cache_members", int64(c.ToPush.CacheMembers))
+	positive("audit.rate", int64(c.Audit.Rate))
+	positive("audit.patience", int64(c.Audit.Patience))
 	positive("sync.page_bytes", int64(c.Sync.PageBytes))
 	positive("sync.answer_timeout", int64(c.Sync.AnswerTimeout))
 	positive("gateway.queue_bytes", int64(c.Gateway.QueueBytes))

@@ -23,6 +23,7 @@ const (
 	qHollow        query = "hollow messages"
 
 	qConvs       query = "conversations"
+	qConvsAfter  query = "conversations after"
 	qInputs      query = "inputs"
 	qSizes       query = "sizes"
 	qAllMembers  query = "all members"
@@ -89,6 +90,14 @@ var writes = map[query]string{
 var reads = map[query]string{
 	qConvs: `SELECT ` + convColumns + `
 		FROM json_each(?) j CROSS JOIN conversations c ON c.id = j.value`,
+	// From id to id, each found by one look into either tree: a conversation of a
+	// million messages costs no more than an empty one.
+	qConvsAfter: `WITH RECURSIVE walk (id) AS (
+		SELECT ?1 UNION ALL
+		SELECT (SELECT min(id) FROM (SELECT min(c.id) AS id FROM conversations c WHERE c.id > walk.id
+			UNION ALL SELECT min(m.conversation) FROM messages m WHERE m.conversation > walk.id))
+		FROM walk WHERE walk.id IS NOT NULL LIMIT ?2 + 1)
+		SELECT id FROM walk WHERE id IS NOT NULL LIMIT ?2 OFFSET 1`,
 	qInputs: `SELECT i.conversation, i.topic, i.partition, i.offset
 		FROM json_each(?) j CROSS JOIN inputs i ON i.conversation = j.value`,
 	// Counting stops one above the bound, so a large group costs no more than a

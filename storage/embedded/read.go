@@ -62,6 +62,30 @@ func (s *Store) Conversations(ctx context.Context, ids []watermark.ConversationI
 	return out, nil
 }
 
+// ConversationsAfter gives the ids above after of the conversations that stand,
+// or that have a row of a message, in byte order, at most limit. Whoever pages
+// ends at an empty answer.
+func (s *Store) ConversationsAfter(ctx context.Context, after watermark.ConversationID, limit int) (out []watermark.ConversationID, err error) {
+	defer s.metrics.done("conversations_after", time.Now(), &err)
+	limit = min(limit, watermark.MaxPage)
+	if limit <= 0 {
+		return nil, nil
+	}
+	rows, err := s.query(ctx, qConvsAfter, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	for err == nil && rows.Next() {
+		var id watermark.ConversationID
+		err = rows.Scan(&id)
+		out = append(out, id)
+	}
+	if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
+		return nil, fmt.Errorf("read %s: %w", qConvsAfter, err)
+	}
+	return out, nil
+}
+
 // conversations gives those that exist.
 func (s *Store) conversations(ctx context.Context, ids []watermark.ConversationID) (map[watermark.ConversationID]watermark.Conversation, error) {
 	ids = distinct(ids)

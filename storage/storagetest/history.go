@@ -33,6 +33,11 @@ type History interface {
 	// one has its ID and nothing else. ids may repeat.
 	Conversations(ctx context.Context, ids []watermark.ConversationID) ([]watermark.Conversation, error)
 
+	// ConversationsAfter gives the ids above after of the conversations that
+	// stand, or that have a row of a message, in byte order. Whoever pages ends
+	// at an empty answer.
+	ConversationsAfter(ctx context.Context, after watermark.ConversationID, limit int) ([]watermark.ConversationID, error)
+
 	// Members gives those of users that have a row, in no particular order.
 	Members(ctx context.Context, conv watermark.ConversationID, users []watermark.UserID) ([]watermark.Member, error)
 

@@ -203,6 +203,19 @@ func (h *Memory) Conversations(ctx context.Context, ids []watermark.Conversation
 	return out, ctx.Err()
 }
 
+// ConversationsAfter implements History.
+func (h *Memory) ConversationsAfter(ctx context.Context, after watermark.ConversationID, limit int) ([]watermark.ConversationID, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.ConversationID
+	for _, id := range slices.Sorted(maps.Keys(h.convs)) {
+		if c := h.convs[id]; id > after && (c.Exists() || len(c.rows) > 0) {
+			out = append(out, id)
+		}
+	}
+	return capped(out, limit), ctx.Err()
+}
+
 // Members implements History.
 func (h *Memory) Members(ctx context.Context, conv watermark.ConversationID, users []watermark.UserID) ([]watermark.Member, error) {
 	h.mu.Lock()

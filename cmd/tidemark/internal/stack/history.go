@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/audit"
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/transfer"
 	"github.com/tidemark-im/tidemark/consumers/tomongo"
 	"github.com/tidemark-im/tidemark/internal/config"
@@ -23,6 +24,7 @@ type historyStore interface {
 	truth.History
 	tomongo.History
 	pipeline.History
+	audit.History
 }
 
 // History is a store for tools that read or write all of it.

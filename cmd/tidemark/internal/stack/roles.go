@@ -33,6 +33,8 @@ func (s *Stack) part(r Role) (*part, error) {
 		return s.toPushPart()
 	case Gateway:
 		return s.gatewayPart(), nil
+	case Audit:
+		return s.auditPart()
 	}
 	return nil, fmt.Errorf("unknown role %q", r)
 }

@@ -51,7 +51,15 @@ const (
 	Gateway Role = "gateway"
 )
 
-// Roles lists all roles, in the order in which they stop.
+// Audit is the role that only looks on: a message passes without it.
+const Audit Role = "audit"
+
+// Runnable lists everything that a process can run, in the order in which it
+// stops.
+func Runnable() []Role { return append([]Role{Audit}, Roles()...) }
+
+// Roles lists the roles that a message passes through, in the order in which
+// they stop.
 func Roles() []Role { return []Role{Sync, ToRedis, ToMongo, ToPush, Gateway} }
 
 // Config says what a stack works with.
@@ -276,7 +284,7 @@ func (s *Stack) listen(ctx context.Context) (err error) {
 // assemble makes the parts of the roles, so that their readiness can be asked
 // for before they run.
 func (s *Stack) assemble(context.Context) error {
-	for _, r := range Roles() {
+	for _, r := range Runnable() {
 		if !s.runs(r) {
 			continue
 		}

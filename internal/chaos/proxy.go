@@ -21,6 +21,8 @@ type proxy struct {
 }
 
 func newProxy(name, upstream string) (*proxy, error) {
+	// Some of its parts log to a logger of their own, at the finest level.
+	zerolog.SetGlobalLevel(zerolog.Disabled)
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	addr, err := freeAddr()
 	if err != nil {

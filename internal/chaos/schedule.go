@@ -39,7 +39,6 @@ type kindOfFault struct {
 	name     string
 	targets  []string
 	from, to time.Duration
-	real     bool // needs a history of its own process
 	aimed    bool // is not drawn
 }
 
@@ -48,18 +47,18 @@ var faults = []kindOfFault{
 	{name: "kill", targets: []string{"toredis-1", "toredis-2", "tomongo-1", "tomongo-2", "topush-1", "gateway-1", "sync-1", "sync-2", "toredis", "tomongo"}, from: 200 * time.Millisecond, to: 3 * time.Second},
 	// Longer than the session's time-out of 10 s: others take over meanwhile.
 	{name: "zombie", targets: []string{"toredis-1", "toredis-2", "tomongo-1", "tomongo-2"}, from: 11 * time.Second, to: 14 * time.Second},
-	{name: "freeze", targets: []string{onRedis, onHistory, onKafka, "sync-1", "toredis-1", "tomongo-1"}, from: time.Second, to: 4 * time.Second, real: true},
-	{name: "crash", targets: []string{onKafka, onRedis, onHistory}, from: 0, to: 4 * time.Second, real: true},
+	{name: "freeze", targets: []string{onRedis, onHistory, onKafka, "sync-1", "toredis-1", "tomongo-1"}, from: time.Second, to: 4 * time.Second},
+	{name: "crash", targets: []string{onKafka, onRedis, onHistory}, from: 0, to: 4 * time.Second},
 	{name: "stop", targets: []string{onKafka}, from: 0, to: 4 * time.Second},
 	{name: "flush", targets: []string{onRedis}},
 	{name: "dump", targets: []string{onRedis}, aimed: true},
 	{name: "rollback", targets: []string{onRedis}, from: 2 * time.Second, to: 8 * time.Second},
 	{name: "copyback", targets: []string{onRedis}, from: time.Second, to: 4 * time.Second, aimed: true},
 	{name: "failover", targets: []string{onRedis}, from: 500 * time.Millisecond, to: 3 * time.Second},
-	{name: "cut", targets: []string{onKafka, onRedis, onHistory}, from: 0, to: 4 * time.Second, real: true},
-	{name: "swallow", targets: []string{onKafka, onRedis, onHistory}, from: 500 * time.Millisecond, to: 4 * time.Second, real: true},
-	{name: "slow", targets: []string{onKafka, onRedis, onHistory}, from: 2 * time.Second, to: 6 * time.Second, real: true},
-	{name: "trickle", targets: []string{onKafka, onRedis, onHistory}, from: 2 * time.Second, to: 5 * time.Second, real: true},
+	{name: "cut", targets: []string{onKafka, onRedis, onHistory}, from: 0, to: 4 * time.Second},
+	{name: "swallow", targets: []string{onKafka, onRedis, onHistory}, from: 500 * time.Millisecond, to: 4 * time.Second},
+	{name: "slow", targets: []string{onKafka, onRedis, onHistory}, from: 2 * time.Second, to: 6 * time.Second},
+	{name: "trickle", targets: []string{onKafka, onRedis, onHistory}, from: 2 * time.Second, to: 5 * time.Second},
 	// Somebody joins and leaves again: two rebalances.
 	{name: "join", targets: []string{"toredis-3", "tomongo-3"}, from: 5 * time.Second, to: 12 * time.Second},
 	{name: "leave", targets: []string{"toredis-2", "tomongo-2"}, from: 2 * time.Second, to: 8 * time.Second},

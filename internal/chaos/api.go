@@ -92,20 +92,22 @@ type errorJSON struct {
 }
 
 type pageJSON struct {
-	Conversation string `json:"conversation"`
-	MinSeq       number `json:"minSeq"`
-	MaxSeq       number `json:"maxSeq"`
-	Messages     []struct {
-		Seq    number `json:"seq"`
-		Sender string `json:"sender"`
-		ID     string `json:"clientMessageId"`
-		Text   string `json:"text"`
-	} `json:"messages"`
-	Covered      *rangeJSON `json:"covered"`
-	Rest         *rangeJSON `json:"rest"`
-	IsEnd        bool       `json:"isEnd"`
-	RepairNumber number     `json:"repairNumber"`
-	Error        *errorJSON `json:"error"`
+	Conversation string        `json:"conversation"`
+	MinSeq       number        `json:"minSeq"`
+	MaxSeq       number        `json:"maxSeq"`
+	Messages     []messageJSON `json:"messages"`
+	Covered      *rangeJSON    `json:"covered"`
+	Rest         *rangeJSON    `json:"rest"`
+	IsEnd        bool          `json:"isEnd"`
+	RepairNumber number        `json:"repairNumber"`
+	Error        *errorJSON    `json:"error"`
+}
+
+type messageJSON struct {
+	Seq    number `json:"seq"`
+	Sender string `json:"sender"`
+	ID     string `json:"clientMessageId"`
+	Text   string `json:"text"`
 }
 
 func (p *pageJSON) op() *history.Page {

@@ -90,10 +90,7 @@ func (c *cluster) up(ctx context.Context) (err error) {
 	} else if err := c.upMongo(vars["TIDEMARK_TEST_MONGO"]); err != nil {
 		return err
 	}
-	if err := c.toKafka.to(c.kafkaBehind); err != nil {
-		return err
-	}
-	return errors.Join(c.toKafka.Start(), c.toRedis.Start())
+	return c.toKafka.to(c.kafkaBehind)
 }
 
 func (c *cluster) upMongo(uri string) (err error) {
@@ -105,7 +102,7 @@ func (c *cluster) upMongo(uri string) (err error) {
 		return err
 	}
 	c.env = append(c.env, "TIDEMARK_HISTORY_BACKEND=mongodb", "TIDEMARK_HISTORY_URI=mongodb://"+c.toMongo.Listen+"/"+options)
-	return c.toMongo.Start()
+	return nil
 }
 
 // without gives our environment without the variables of a prefix.

@@ -14,9 +14,11 @@ import (
 )
 
 // Users of a run, beside those of the single conversations. The watcher never
-// joins anything; members come and go; markers read and mark.
+// joins anything; members come and go; markers read and mark; the fan joins one
+// group for good.
 var (
 	watcher = "watcher"
+	fan     = "fan"
 	members = []string{"mia", "max"}
 	markers = []string{"ria", "rob"}
 )
@@ -35,6 +37,23 @@ type load struct {
 	api *api
 	// tops are the highest seqs that anybody has seen, by conversation.
 	tops map[string]*atomic.Int64
+	// devices are connected from the beginning to the end.
+	devices []*device
+}
+
+// fanned is the group of the fan.
+var fanned = groups[4]
+
+// connect starts the devices.
+func (l *load) connect(ctx context.Context) error {
+	for user, convs := range map[string][]string{"ann": singles[:2], fan: {fanned}} {
+		d, err := l.follow(ctx, user, convs...)
+		if err != nil {
+			return err
+		}
+		l.devices = append(l.devices, d)
+	}
+	return l.api.command(ctx, history.Join, fan, fanned, "fan-joins")
 }
 
 func newLoad(c *cluster) *load {

@@ -178,8 +178,16 @@ func (o options) wreak(ctx context.Context, events []event, path string, out io.
 	return o.load(ctx, c, events)
 }
 
-func (o options) load(ctx context.Context, c *cluster, events []event) error {
+func (o options) load(ctx context.Context, c *cluster, events []event) (err error) {
 	l := newLoad(c)
+	defer func() {
+		for _, d := range l.devices {
+			err = errors.Join(err, d.end())
+		}
+	}()
+	if err := l.connect(ctx); err != nil {
+		return err
+	}
 	run, stop := context.WithTimeout(ctx, o.duration)
 	defer stop()
 	ended := make(chan error, 1)
@@ -247,8 +255,8 @@ func judge(path string, out io.Writer) (map[string]int, error) {
 			fmt.Fprintf(out, "%7.1fs  %s ended by itself: %s\n", float64(op.T0)/1e9, op.Text, op.Err)
 		}
 	}
-	fmt.Fprintf(out, "%d conversations, %d messages (%d acknowledged, %d sent more than once), %d pages with %d messages, %d marks, %d commands, %d calls failed; %d faults, %d workers ended by themselves\n",
-		r.Conversations, r.Messages, r.Acknowledged, r.Resent, r.Pulls, r.Served, r.Marks, r.Commands, r.Failed, r.Faults, r.Exits)
+	fmt.Fprintf(out, "%d conversations, %d messages (%d acknowledged, %d sent more than once), %d pages with %d messages, %d messages on devices, %d marks, %d commands, %d calls failed; %d faults, %d workers ended by themselves\n",
+		r.Conversations, r.Messages, r.Acknowledged, r.Resent, r.Pulls, r.Served, r.Followed, r.Marks, r.Commands, r.Failed, r.Faults, r.Exits)
 	for _, v := range r.Violations {
 		fmt.Fprintln(out, v)
 	}

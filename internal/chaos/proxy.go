@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/Shopify/toxiproxy/v2"
@@ -20,6 +21,7 @@ type proxy struct {
 	*toxiproxy.Proxy
 }
 
+// newProxy starts a proxy.
 func newProxy(name, upstream string) (*proxy, error) {
 	// Some of its parts log to a logger of their own, at the finest level.
 	zerolog.SetGlobalLevel(zerolog.Disabled)
@@ -28,19 +30,16 @@ func newProxy(name, upstream string) (*proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &proxy{name, toxiproxy.NewProxy(server, name, addr, upstream)}, nil
+	p := &proxy{name, toxiproxy.NewProxy(server, name, addr, upstream)}
+	return p, p.Start()
 }
 
 // to lets the proxy lead to another address. Connections are cut.
 func (p *proxy) to(upstream string) error {
-	enabled := p.Enabled
 	if err := p.Update(&toxiproxy.Proxy{Listen: p.Listen, Upstream: upstream}); err != nil {
-		return err
+		return fmt.Errorf("proxy of %s: %w", p.name, err)
 	}
-	if enabled {
-		return p.Start()
-	}
-	return nil
+	return p.Start()
 }
 
 // cut ends all connections and takes no new ones for a while.
@@ -68,12 +67,19 @@ func (p *proxy) poison(ctx context.Context, kind, attributes string, d time.Dura
 	return err
 }
 
+// given are the ports that freeAddr has given: who got one may not listen yet, or
+// not at the moment.
+var given sync.Map
+
 // freeAddr gives an address that nobody listens on, below the ports that the
 // kernel gives to clients.
 func freeAddr() (string, error) {
 	var err error
 	for range 100 {
 		addr := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(12000))
+		if _, taken := given.LoadOrStore(addr, true); taken {
+			continue
+		}
 		var ln net.Listener
 		if ln, err = net.Listen("tcp", addr); err == nil {
 			return addr, ln.Close()

@@ -30,6 +30,9 @@ func (l *load) settle(ctx context.Context, within time.Duration) {
 	stuck("lag", err)
 	l.c.say("at rest; reading everything")
 	stuck("read at rest", l.readAll(ctx, history.PhaseRest))
+	for _, d := range l.devices {
+		stuck("device", d.caughtUp(ctx, l.tops))
+	}
 	stuck("read by tool", l.readByTool(ctx))
 	_, err = l.c.tool(ctx, "audit")
 	stuck("audit", err)
@@ -64,6 +67,9 @@ func (l *load) readAll(ctx context.Context, phase string) error {
 		if two := pairOf(conv); two != nil {
 			users = two
 		}
+		if conv == fanned {
+			readers, users = append(readers, fan), append(users, fan)
+		}
 		if slices.Contains(churned, conv) {
 			readers, users = append(readers, members...), append(users, members...)
 		}
@@ -86,6 +92,7 @@ func (l *load) readWhole(ctx context.Context, phase, user, conv string) error {
 			pages, err := l.api.pull(ctx, phase, user, r)
 			if err == nil {
 				page = pages[0]
+				l.see(conv, page.Max)
 			}
 			return err
 		})

@@ -16,6 +16,8 @@
 //	read        a read watermark at rest is higher than anybody asked for
 //	window      somebody was served what lies outside of what may be seen
 //	withheld    a visible message was not served to a member at rest
+//	followed    a connected device showed a message twice, out of order or wrong,
+//	            or not at all
 //	unread      unread at rest is not the number of visible seqs above the mark
 //	page        a page contradicts itself or what was asked
 //	repaired    a repair was reported, though nothing in a run may cause one
@@ -55,6 +57,7 @@ type Report struct {
 	Conversations                  int
 	Pulls, Served                  int // pages, and messages on them
 	Marks, Commands, Failed        int // answered marks and commands; calls that failed
+	Followed                       int // messages that connected devices showed
 	Faults, Exits                  int
 	Violations                     []Violation
 	ByRule                         map[string]int
@@ -107,6 +110,7 @@ func Check(ops []history.Op) Report {
 	}
 	c.order()
 	c.numbers()
+	c.followed()
 	slices.SortStableFunc(c.report.Violations, func(a, b Violation) int {
 		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.At, b.At))
 	})
@@ -150,6 +154,8 @@ func (c *checker) learn() {
 			c.repaired(op, op.Marks.Repair)
 		case op.Kind == history.Mark:
 			r.Marks++
+		case op.Kind == history.Follow:
+			r.Followed++
 		default:
 			r.Commands++
 		}

@@ -72,6 +72,11 @@ func (s *story) command(kind history.Kind, user string) *history.Op {
 	return s.add(history.Op{Kind: kind, User: user, Conversation: group, Edge: s.max[group]})
 }
 
+// show adds a message that a device showed.
+func (s *story) show(user, conv string, seq int64) *history.Op {
+	return s.add(history.Op{Kind: history.Follow, User: user, Conversation: conv, Seq: seq, Text: s.text[conv][seq]})
+}
+
 // good is a run in which everything went well: a group of 9 messages with a
 // member who joins after 2, is kicked after 4, joins again after 6 and clears at
 // 7, and a single conversation of 3.
@@ -100,6 +105,11 @@ func good() *story {
 	}
 	s.add(history.Op{Kind: history.Mark, User: "bob", Conversation: single, Seq: 2, Marks: &history.Marks{Read: 2, Unread: 1, Receipt: 2}})
 	s.numbers("", "ann", single, 3, 0).Marks.Receipt = 2
+	for seq := range int64(3) {
+		s.show("ann", single, seq+1)
+	}
+	s.show("mia", group, 8)
+	s.show("mia", group, 9)
 	for _, phase := range []string{history.PhaseRest, history.PhaseTool, history.PhaseEmpty} {
 		s.pull(phase, "eve", group, 1, 2, 3, 4, 5, 6, 7, 8, 9)
 		s.pull(phase, "bob", single, 1, 2, 3)
@@ -235,6 +245,11 @@ func TestEachKindOfViolationIsFound(t *testing.T) {
 			at := s.find(0, func(op *history.Op) bool { return op.Kind == history.Leave }).T1
 			op.T0, op.T1, op.Page.Min, op.Page.Max = at+6, at+7, 3, 5
 		}},
+		{"a pull that overlaps the kick sees what came after", "window", "mia was served seq 5", func(s *story) {
+			op := s.pull("", "mia", group, 3, 4, 5)
+			leave := s.find(0, func(op *history.Op) bool { return op.Kind == history.Leave })
+			op.T0, op.T1, op.Page.Min, op.Page.Max = leave.T0-1, s.now, 3, 5
+		}},
 		{"a joiner sees what was before", "window", "mia was served seq 2", func(s *story) {
 			op := s.pull("", "mia", group, 2, 3)
 			at := s.find(0, func(op *history.Op) bool { return op.Kind == history.Join }).T1
@@ -248,6 +263,20 @@ func TestEachKindOfViolationIsFound(t *testing.T) {
 		}},
 		{"a member is not served what is visible", "withheld", "seq 8", func(s *story) {
 			drop(s.last(history.Pull, history.PhaseEmpty, "mia", group).Page, 8)
+		}},
+		{"a device shows a message twice", "followed", "seq 3 of " + single + " after seq 3", func(s *story) { s.show("ann", single, 3) }},
+		{"a device shows messages out of order", "followed", "seq 2 of " + single + " after seq 3", func(s *story) {
+			a, b := s.last(history.Follow, "", "ann", single), s.find(1, func(op *history.Op) bool { return op.Kind == history.Follow })
+			a.Seq, a.Text, b.Seq, b.Text = 3, s.text[single][3], 2, s.text[single][2]
+		}},
+		{"a device shows another message", "followed", "at seq 1", func(s *story) { s.last(history.Follow, "", "ann", single).Text = "s 2" }},
+		{"a device never shows a message", "followed", "never showed seq 2", func(s *story) {
+			i := slices.IndexFunc(s.ops, func(op history.Op) bool { return op.Kind == history.Follow && op.Seq == 2 })
+			s.ops = slices.Delete(s.ops, i, i+1)
+		}},
+		{"a device shows what its user may not see", "window", "the device of mia showed seq 5", func(s *story) {
+			i := slices.IndexFunc(s.ops, func(op history.Op) bool { return op.Kind == history.Follow && op.User == "mia" })
+			s.ops = slices.Insert(s.ops, i, history.Op{Kind: history.Follow, OK: true, T0: s.now, T1: s.now, User: "mia", Conversation: group, Seq: 5, Text: s.text[group][5]})
 		}},
 		{"unread is wrong at rest", "unread", "should have 4", func(s *story) {
 			s.last(history.Watermarks, history.PhaseRest, "eve", group).Marks.Unread = 3

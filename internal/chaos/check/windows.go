@@ -85,18 +85,29 @@ func size(in []history.Range) (n int64) {
 	return n
 }
 
-// mayBeSeen gives every step that may have held at some moment from t0 to t1;
-// all that nobody can tell gives false.
+// mayBeSeen gives what may have been seen at the moments from t0 to t1, by each
+// step that may have held then. What a step shows ends where the next one has
+// its edge: later seqs came when it no longer held. Where nobody can tell it
+// gives false.
 func (c *checker) mayBeSeen(key pair, t0, t1 int64) ([]step, bool) {
 	steps := c.windows[key]
-	current := step{known: true, seen: []history.Range{{Begin: 1, End: open}}}
-	n := 0
-	for ; n < len(steps) && steps[n].t1 < t0; n++ {
-		current = steps[n]
+	at := func(i int) step {
+		s := step{known: true, seen: []history.Range{{Begin: 1, End: open}}}
+		if i >= 0 {
+			s = steps[i]
+		}
+		if i+1 < len(steps) && steps[i+1].known {
+			s.seen = capped(s.seen, steps[i+1].edge)
+		}
+		return s
 	}
-	out := []step{current}
+	n := 0
+	for n < len(steps) && steps[n].t1 < t0 {
+		n++
+	}
+	out := []step{at(n - 1)}
 	for ; n < len(steps) && steps[n].t0 <= t1; n++ {
-		out = append(out, steps[n])
+		out = append(out, at(n))
 	}
 	return out, !slices.ContainsFunc(out, func(s step) bool { return !s.known })
 }

@@ -35,9 +35,10 @@ const (
 	Join       Kind = "join"       // with history NONE
 	Leave      Kind = "leave"
 	Clear      Kind = "clear"
-	Fault      Kind = "fault" // what the nemesis did; Text says what
-	Exit       Kind = "exit"  // a worker ended that nobody had ended
-	Stuck      Kind = "stuck" // the deployment did not come to rest
+	Follow     Kind = "follow" // a message that a connected device showed
+	Fault      Kind = "fault"  // what the nemesis did; Text says what
+	Exit       Kind = "exit"   // a worker ended that nobody had ended
+	Stuck      Kind = "stuck"  // the deployment did not come to rest
 )
 
 // The phases at the end of a run, when everything is healed and at rest.

@@ -214,7 +214,7 @@ func (c *cluster) retire(name string) error {
 	delete(c.workers, name)
 	c.mu.Unlock()
 	if w == nil {
-		return fmt.Errorf("%s is not deployed", name)
+		return fmt.Errorf("%s: %w", name, errAbsent)
 	}
 	w.mu.Lock()
 	w.wanted, w.expected = false, true

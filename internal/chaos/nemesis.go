@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,6 +13,9 @@ import (
 
 	"github.com/tidemark-im/tidemark/internal/chaos/history"
 )
+
+// errAbsent says that whom a fault was to hit is away already.
+var errAbsent = errors.New("not there")
 
 // nemesis does what a schedule says.
 type nemesis struct {
@@ -48,6 +52,10 @@ func (n *nemesis) run(ctx context.Context, events []event) {
 				n.c.say("%s %s: %v", e.fault, e.target, err)
 			}
 			n.c.hist.Add(op)
+			if err != nil && !errors.Is(err, errAbsent) {
+				// What did not come back, or did not end.
+				n.c.hist.Add(history.Op{Kind: history.Stuck, T0: op.T1, Err: op.Text + ": " + op.Err})
+			}
 		})
 	}
 	group.Wait()
@@ -59,7 +67,7 @@ func (n *nemesis) do(ctx context.Context, e event) error {
 	}
 	ws := n.c.ofRole(e.target)
 	if len(ws) == 0 && e.fault != "join" {
-		return fmt.Errorf("%s is not there", e.target)
+		return fmt.Errorf("%s: %w", e.target, errAbsent)
 	}
 	switch e.fault {
 	case "kill":

@@ -81,7 +81,7 @@ func (p *process) signal(sig syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pid == 0 || !p.runsLocked() {
-		return fmt.Errorf("%s does not run", p.name)
+		return fmt.Errorf("%s: %w", p.name, errAbsent)
 	}
 	return syscall.Kill(p.pid, sig)
 }

@@ -2,7 +2,9 @@ package check
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/tidemark-im/tidemark/internal/chaos/history"
 )
@@ -78,6 +80,22 @@ func contains(in []history.Range, seq int64) bool {
 	return slices.ContainsFunc(in, func(r history.Range) bool { return r.Begin <= seq && seq <= r.End })
 }
 
+// told gives ranges for people.
+func told(in []history.Range) string {
+	if len(in) == 0 {
+		return "nothing"
+	}
+	var out []string
+	for _, r := range in {
+		if r.End == open {
+			out = append(out, fmt.Sprintf("%d...", r.Begin))
+		} else {
+			out = append(out, fmt.Sprintf("%d..%d", r.Begin, r.End))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
 func size(in []history.Range) (n int64) {
 	for _, r := range in {
 		n += r.End - r.Begin + 1
@@ -121,7 +139,7 @@ func (c *checker) outside(op *history.Op) {
 	}
 	for _, m := range op.Page.Messages {
 		if !slices.ContainsFunc(steps, func(s step) bool { return contains(s.seen, m.Seq) }) {
-			c.violate("window", op.T0, "%s was served seq %d of %s, but may see %v", op.User, m.Seq, op.Conversation, steps)
+			c.violate("window", op.T0, "%s was served seq %d of %s, but may see %s", op.User, m.Seq, op.Conversation, told(steps[len(steps)-1].seen))
 			return
 		}
 	}
@@ -156,11 +174,11 @@ func (c *checker) numbers() {
 			continue
 		}
 		if len(c.windows[key]) > 0 && !slices.Equal(joined(op.Marks.Visible), joined(visible)) {
-			c.violate("window", op.T0, "%s: %s can see %v of %s, should %v", op.Phase, op.User, op.Marks.Visible, op.Conversation, visible)
+			c.violate("window", op.T0, "%s: %s can see %s of %s, should %s", op.Phase, op.User, told(op.Marks.Visible), op.Conversation, told(visible))
 			continue
 		}
 		if want := size(raised(visible, op.Marks.Read+1)); op.Marks.Unread != want {
-			c.violate("unread", op.T0, "%s: %s has %d unread in %s, should have %d: read %d of %v", op.Phase, op.User, op.Marks.Unread, op.Conversation, want, op.Marks.Read, visible)
+			c.violate("unread", op.T0, "%s: %s has %d unread in %s, should have %d: read %d of %s", op.Phase, op.User, op.Marks.Unread, op.Conversation, want, op.Marks.Read, told(visible))
 		}
 		if op.Marks.Read < sent[key].least {
 			c.violate("fell", op.T0, "%s: %s has read %d in %s, but sent seq %d", op.Phase, op.User, op.Marks.Read, op.Conversation, sent[key].least)
@@ -239,7 +257,7 @@ func (c *checker) withheld() {
 			for _, r := range visible {
 				for s := r.Begin; s <= r.End; s++ {
 					if !seqs[s] {
-						c.violate("withheld", 0, "%s: %s was not served seq %d of %s, but may see %v", phase, key.user, s, key.conv, visible)
+						c.violate("withheld", 0, "%s: %s was not served seq %d of %s, but may see %s", phase, key.user, s, key.conv, told(visible))
 						break
 					}
 				}

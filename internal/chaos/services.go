@@ -83,7 +83,8 @@ func (c *cluster) restartRedis(ctx context.Context, away time.Duration) error {
 // dumpRedis keeps what the master has now.
 func (c *cluster) dumpRedis(ctx context.Context) error {
 	master := c.redis[0]
-	if _, err := master.says(ctx, "save"); err != nil {
+	// It refuses while it saves by itself, for a replica that comes back.
+	if err := master.awaits(ctx, "OK", "save"); err != nil {
 		return err
 	}
 	dump, err := os.ReadFile(filepath.Join(master.dir, "dump.rdb"))

@@ -98,7 +98,14 @@ func (p *process) runsLocked() bool {
 		}
 	}
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
-	return err == nil && strings.HasPrefix(string(line), p.argv[0]+"\x00")
+	if err != nil || len(line) > 0 && !strings.HasPrefix(string(line), p.argv[0]+"\x00") {
+		return false
+	}
+	// One that is dying has no command line any more, but still its ports, until
+	// it is a zombie.
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
+	_, state, ok := strings.Cut(string(stat), ") ")
+	return err == nil && ok && !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
 
 func (p *process) runs() bool {

@@ -94,8 +94,8 @@ var mutations = map[string]mutation{
 	},
 	// The owner lets Redis go back behind what it saw acknowledged. Redis is
 	// rolled back by hand, so that only the owner can notice. Readers cannot, and
-	// see the past for a moment also in a sound build: "stale" and "fell" count
-	// for nothing here.
+	// see the past for a moment also in a sound build: "stale", "fell" and "window"
+	// count for nothing here.
 	"floor": {
 		edits: []edit{{file: "seqalloc/malloc.lua", old: "if max < FLOOR then return {'cold', 'floor'} end", new: ""}},
 		schedule: `
@@ -164,6 +164,13 @@ var schedules = map[string]string{
 8s join tomongo-3 20s
 10s kill toredis-1 3s
 14s kill tomongo-2 3s
+`,
+	// The owners die while what they decided stands in Redis and not yet in the
+	// log, and then Redis is emptied: see docs/chaos.md.
+	"unappended": `
+5s slow kafka 12s
+8s kill toredis 6s
+8.2s flush redis 0s
 `,
 }
 

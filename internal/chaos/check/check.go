@@ -11,8 +11,11 @@
 //	order       a message that was acknowledged before another one was sent, or a
 //	            producer's earlier one, has the higher seq
 //	answer      a send was answered with another seq than the message has
-//	stale       the highest seq fell, or something acknowledged was not to be seen
+//	stale       the highest seq fell below one that had been answered to a send or
+//	            a command
 //	fell        a read watermark or a receipt fell, or a mark was not kept
+//	early       the highest seq fell, and marks with it, but not below what had
+//	            been answered: it had been served before it was certain
 //	read        a read watermark at rest is higher than anybody asked for
 //	window      somebody was served what lies outside of what may be seen
 //	withheld    a visible message was not served to a member at rest
@@ -76,8 +79,10 @@ type checker struct {
 	byConv map[string][]*message
 	// windows has an entry for each user and conversation with a command.
 	windows map[pair][]step
-	max     map[string]int64 // at rest
-	whole   map[string]bool  // phase and conversation that were pulled at the end
+	// answered are the seqs that sends and commands were answered with.
+	answered map[string]known
+	max      map[string]int64 // at rest
+	whole    map[string]bool  // phase and conversation that were pulled at the end
 }
 
 type pair struct{ user, conv string }
@@ -96,7 +101,7 @@ type message struct {
 func Check(ops []history.Op) Report {
 	c := &checker{
 		ops: ops, msgs: map[string]*message{}, byConv: map[string][]*message{},
-		windows: map[pair][]step{}, max: map[string]int64{}, whole: map[string]bool{},
+		windows: map[pair][]step{}, answered: map[string]known{}, max: map[string]int64{}, whole: map[string]bool{},
 	}
 	c.report.ByRule = map[string]int{}
 	c.learn()

@@ -150,6 +150,18 @@ func (s *story) last(kind history.Kind, phase, user, conv string) *history.Op {
 	})
 }
 
+// insert moves the last operation to before the first one of a phase.
+func (s *story) insert(phase string, _ *history.Op) *history.Op {
+	op := s.ops[len(s.ops)-1]
+	i := slices.IndexFunc(s.ops, func(op history.Op) bool { return op.Phase == phase })
+	op.T0, op.T1 = s.ops[i-1].T1, s.ops[i-1].T1
+	if s.ops[i-1].T1 < s.ops[i].T0 {
+		op.T0, op.T1 = s.ops[i-1].T1+1, s.ops[i-1].T1+1
+	}
+	s.ops = slices.Insert(s.ops[:len(s.ops)-1], i, op)
+	return &s.ops[i]
+}
+
 // drop takes messages off a page.
 func drop(p *history.Page, seqs ...int64) {
 	p.Messages = slices.DeleteFunc(p.Messages, func(m history.Message) bool { return slices.Contains(seqs, m.Seq) })
@@ -215,6 +227,16 @@ func TestEachKindOfViolationIsFound(t *testing.T) {
 		}},
 		{"an answered send is not to be seen", "stale", "send of sam", func(s *story) {
 			s.last(history.Pull, history.PhaseRest, "eve", group).Page.Max = 8
+		}},
+		{"what was served and not answered is gone again", "early", "max of " + single, func(s *story) {
+			s.find(0, func(op *history.Op) bool { return op.Kind == history.Mark && op.User == "bob" }).Marks.Read = 2
+			s.insert(history.PhaseRest, s.numbers("", "ann", single, 2, 0)).Marks.Max = 2
+		}},
+		{"a mark on what is gone again is hidden", "early", "read of bob", func(s *story) {
+			s.insert(history.PhaseRest, s.numbers("", "bob", single, 1, 0)).Marks.Max = 1
+		}},
+		{"the maximum is lower at rest", "stale", "max of " + single, func(s *story) {
+			s.numbers(history.PhaseEmpty, "ann", single, 2, 0).Marks.Max = 2
 		}},
 		{"a command has an edge below the one before", "stale", "after edge", func(s *story) {
 			s.find(1, func(op *history.Op) bool { return op.Kind == history.Join }).Edge = 3

@@ -165,13 +165,6 @@ var schedules = map[string]string{
 10s kill toredis-1 3s
 14s kill tomongo-2 3s
 `,
-	// The owners die while what they decided stands in Redis and not yet in the
-	// log, and then Redis is emptied: see docs/chaos.md.
-	"unappended": `
-5s slow kafka 12s
-8s kill toredis 6s
-8.2s flush redis 0s
-`,
 }
 
 // builtIn gives a schedule by its name, or that of the mutation that it aims at.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/audit"
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/deadletters"
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
 	"github.com/tidemark-im/tidemark/pipeline"
@@ -131,7 +132,7 @@ func TestReplayedLettersAreSequencedOnce(t *testing.T) {
 	if left := r.waiting(deadletters.Filter{}); len(left) != 0 {
 		t.Errorf("%d letters came back", len(left))
 	}
-	if rep, err := r.roles[stack.Sync].stack.Audit(r.ctx()); err != nil || !rep.Clean() {
+	if rep, err := r.roles[stack.Sync].stack.Audit(r.ctx(), stack.AuditConfig{ReadLog: true}, audit.Scope{}); err != nil || !rep.Clean() {
 		t.Errorf("the audit is not clean: %+v, %v", rep, err)
 	}
 }

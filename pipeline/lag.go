@@ -260,12 +260,20 @@ func (o *Offsets) retention(client sarama.Client, topic string) (time.Duration, 
 	if err != nil {
 		return 0, sortError(fmt.Errorf("describe topic %s: %w", topic, err))
 	}
-	entries, err := admin.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: topic, ConfigNames: []string{setting}})
-	if fault.ReasonOf(sortError(err)) == ReasonNotAuthorized {
-		return 0, nil
-	}
+	results, err := admin.DescribeConfigs([]*sarama.ConfigResource{{Type: sarama.TopicResource, Name: topic, ConfigNames: []string{setting}}}, sarama.DescribeConfigsOptions{})
 	if err != nil {
 		return 0, sortError(fmt.Errorf("describe topic %s: %w", topic, err))
+	}
+	var entries []sarama.ConfigEntry
+	for _, r := range results {
+		switch err := sarama.KError(r.ErrorCode); err {
+		case sarama.ErrNoError:
+			entries = append(entries, r.Configs...)
+		case sarama.ErrTopicAuthorizationFailed, sarama.ErrClusterAuthorizationFailed:
+			return 0, nil
+		default:
+			return 0, sortError(fmt.Errorf("describe topic %s: %w", topic, err))
+		}
 	}
 	for _, e := range entries {
 		if ms, err := strconv.ParseInt(e.Value, 10, 64); e.Name == setting && err == nil && ms > 0 {

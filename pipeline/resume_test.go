@@ -3,7 +3,6 @@ package pipeline_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -60,16 +59,6 @@ func (k *knows) Write(_ context.Context, c watermark.Change) (watermark.Written,
 	return watermark.Written{}, nil
 }
 
-func (k *knows) at(topicID string) int64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	next, ok := k.all[watermark.Position{Topic: "toRedis", Partition: watermark.Partition{TopicID: topicID}}]
-	if !ok {
-		return -1
-	}
-	return next
-}
-
 // log is a topic of one partition with a group that has read a part of it.
 type log struct {
 	t       testing.TB
@@ -77,7 +66,7 @@ type log struct {
 	cfg     pipeline.Config
 }
 
-// read begins with n records, of which the first committed ones are read.
+// begin makes n records, of which the first committed ones are read.
 func (l *log) begin(n, committed int) {
 	l.t.Helper()
 	l.cluster, l.cfg = cluster(l.t, 1)
@@ -438,7 +427,7 @@ func TestManyLostPartitionsAreOneLine(t *testing.T) {
 			t.Errorf("it does not say %q: %v", want, err)
 		}
 	}
-	if strings.Contains(err.Error(), fmt.Sprint("partition 8: ")) {
+	if strings.Contains(err.Error(), "partition 8: ") {
 		t.Errorf("it names too many: %v", err)
 	}
 }

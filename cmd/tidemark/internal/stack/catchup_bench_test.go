@@ -154,10 +154,10 @@ func promote(b *testing.B, r *rig, addr string) {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()
 	ctx := b.Context()
-	if err := client.SlaveOf(ctx, "127.0.0.1", "1").Err(); err != nil {
+	if err := client.ReplicaOf(ctx, "127.0.0.1", "1").Err(); err != nil {
 		b.Fatal(err)
 	}
-	if err := client.SlaveOf(ctx, "NO", "ONE").Err(); err != nil {
+	if err := client.ReplicaOf(ctx, "NO", "ONE").Err(); err != nil {
 		b.Fatal(err)
 	}
 }

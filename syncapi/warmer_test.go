@@ -3,6 +3,7 @@ package syncapi_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -76,9 +77,7 @@ func warming(t *testing.T, w *world, reg *prometheus.Registry) (s *syncapi.Servi
 		mu.Lock()
 		defer mu.Unlock()
 		out := map[convID]int{}
-		for id, n := range warms {
-			out[id] = n
-		}
+		maps.Copy(out, warms)
 		return out
 	}
 }

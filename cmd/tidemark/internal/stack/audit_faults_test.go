@@ -189,6 +189,10 @@ var faults = []fault{
 		s.meta("max", 4)
 		s.redisDo("XDEL", s.key(keyspace.Log), "5-0", "6-0")
 	}},
+	{name: "hot log ahead of its counter", want: audit.RedisBehind, mends: true, log: true, do: func(s *saboteur) {
+		h, b := s.entry(7, "stray")
+		s.redisDo("XADD", s.key(keyspace.Log), "7-0", "h", h, "b", b)
+	}},
 	{name: "never appended", want: audit.NeverAppended, mends: true, log: true, do: func(s *saboteur) {
 		h, b := s.entry(7, "skipped")
 		s.redisDo("XADD", s.key(keyspace.Log), "7-0", "h", h, "b", b)
@@ -242,6 +246,7 @@ var faults = []fault{
 		s.redisDo("HSET", s.key(keyspace.Members), "zoe", keyspace.MemberText(&m))
 	}},
 	{name: "minimum only in Redis", want: audit.ChangeNeverAppended, log: true, do: func(s *saboteur) { s.meta("min", 2) }},
+	{name: "repair number only in Redis", want: audit.ChangeNeverAppended, log: true, do: func(s *saboteur) { s.meta("rn", 5, "rf", 2) }},
 	{name: "mark above the maximum in Redis", want: audit.MarkUnseen, do: func(s *saboteur) {
 		s.redisDo("ZADD", s.key(keyspace.Read), 60, "bob")
 		s.sql("UPDATE members SET read = 60 WHERE conversation = ? AND user = 'bob'", s.conv)

@@ -15,6 +15,7 @@
 --         r  actor seq time                               revoke
 --         w                                               warm
 --         x  reason                                       refuse
+--       and last: name and number of the batch's place ('' = none), see 'bt'
 -- Reply {'cold', why} | {'partial', token, user...} | {'ok', max, min before, outcome...}
 --       where an outcome is the seq of an accepted message, or {verdict, seq,
 --       reason, changed, min, member, read, receipt, advance, repaired}.
@@ -55,10 +56,11 @@ end
 
 local meta
 if PARTS == 1 then
-  meta = redis.call('HMGET', META, 'inc', 'st', 'max', 'min', 'full', 'lt', 'own', 'in:' .. ARGV[8])
+  meta = redis.call('HMGET', META, 'inc', 'st', 'max', 'min', 'full', 'lt', 'own', 'in:' .. ARGV[8], 'bt')
 else
   local fields = {'inc', 'st', 'max', 'min', 'full', 'lt', 'own'}
   for p = 1, PARTS do fields[7 + p] = 'in:' .. ARGV[7 + p] end
+  fields[8 + PARTS] = 'bt'
   meta = redis.call('HMGET', META, unpack(fields))
 end
 
@@ -91,7 +93,7 @@ end
 -- would cost as much as a look-up.
 local at, users, ids = {}, {}, {}
 do
-  local seen, sizes, i, n = {}, nil, FIRST, #ARGV
+  local seen, sizes, i, n = {}, nil, FIRST, #ARGV - 2
   while i <= n do
     local act, size, byuser = ARGV[i], 9, true
     at[#at + 1] = i
@@ -598,6 +600,14 @@ local hasnow = (#refs > 0 or hasrefs) and '1' or '0'
 if due or rotated or hasnow ~= hadrefs or policy ~= hadpolicy then
   if due then renewed = NOW end
   put('own', F(gen) .. ' ' .. old .. ' ' .. hasnow .. ' ' .. F(renewed) .. ' ' .. policy)
+end
+-- Until this batch's place is settled, what stands here may be in no log yet. The
+-- mark only rises: who dies before that leaves it to the next owner, whose
+-- batches are cut otherwise.
+local place, number = ARGV[#ARGV - 1], ARGV[#ARGV]
+if place ~= '' then
+  local had, n = string.match(meta[8 + PARTS] or '', '^(.*)|(%d+)$')
+  if had ~= place or tonumber(n) < tonumber(number) then put('bt', place .. '|' .. number) end
 end
 if #set > 0 then redis.call('HSET', META, unpack(set)) end
 if due then

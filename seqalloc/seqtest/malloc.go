@@ -35,6 +35,9 @@ func (r *Redis) malloc(b *watermark.Batch) watermark.Allocation {
 		return watermark.Allocation{Temperature: watermark.Partial, Token: c.token, Unknown: unknown}
 	}
 	r.touch(b.Conversation)
+	if b.Place.Number > 0 && (c.place.Partition != b.Place.Partition || c.place.Number < b.Place.Number) {
+		c.place = b.Place
+	}
 	if c.fresh(b.Inputs[0].Origin) {
 		clear(c.noted)
 	}

@@ -31,6 +31,8 @@ type Redis struct {
 	tokens int
 	convs  map[watermark.ConversationID]*conversation
 	undo   []write
+	// settled are the places up to which batches stand in the log.
+	settled map[watermark.Partition]int64
 }
 
 // write is what a conversation was before one.
@@ -59,10 +61,21 @@ type conversation struct {
 	// noted is what became of inputs of the last batch that left no other trace:
 	// the reason of a refusal, or "+".
 	noted map[watermark.Origin]string
+	place watermark.Place // of the last batch
 }
 
 // New gives an empty server.
-func New() *Redis { return &Redis{convs: make(map[watermark.ConversationID]*conversation)} }
+func New() *Redis {
+	return &Redis{convs: make(map[watermark.ConversationID]*conversation), settled: make(map[watermark.Partition]int64)}
+}
+
+// Settle is seqalloc's.
+func (r *Redis) Settle(_ context.Context, p watermark.Place) (int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.settled[p.Partition] = max(r.settled[p.Partition], p.Number)
+	return r.settled[p.Partition], nil
+}
 
 // Forget loses the keys of one conversation, as their expiry does.
 func (r *Redis) Forget(id watermark.ConversationID) {
@@ -77,6 +90,7 @@ func (r *Redis) FlushAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.convs)
+	clear(r.settled)
 	r.undo = nil
 }
 
@@ -303,7 +317,7 @@ func (r *Redis) Views(_ context.Context, asks []watermark.Ask) ([]watermark.View
 func (r *Redis) view(a watermark.Ask) watermark.View {
 	v := watermark.View{Conversation: watermark.Conversation{ID: a.Conversation}, Member: watermark.Member{User: a.User}}
 	c, _ := r.state(a.Conversation)
-	if c == nil {
+	if c == nil || c.place.Number > r.settled[c.place.Partition] {
 		v.Temperature = watermark.Cold
 		return v
 	}

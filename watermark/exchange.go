@@ -185,8 +185,59 @@ type PushMark struct {
 	Offset int64
 }
 
+// List is all conversations in which a user has a member row, former ones too,
+// the latest message first, by id where two have the same last time.
+type List struct {
+	// Log names the incarnation of the sequenced log. Offsets of two logs have
+	// nothing to do with one another.
+	Log string
+	// Ends are, by partition of the sequenced log, the offsets below which
+	// everything is in Entries. They may know more.
+	Ends    []int64
+	Entries []Listed
+}
+
 // Listed is a conversation in the list of a user.
 type Listed struct {
+	Conversation Conversation
+	Member       Member // whole
+	Partition    int32  // of the sequenced log
+}
+
+// Changed tells whether anything of l that its member sees stands at or above
+// offset on its partition of the sequenced log.
+func (l *Listed) Changed(offset int64) bool {
+	return max(l.Conversation.ChangedAt, l.Member.ChangedAt) > offset
+}
+
+// MaxMentions is how many mentions of a user are looked for in one
+// conversation.
+const MaxMentions = 100
+
+// Peek asks for what the list of a user shows of a conversation beside its
+// numbers.
+type Peek struct {
 	Conversation ConversationID
-	LastTime     int64 // of its latest message, milliseconds since 1970
+	User         UserID
+	// Last is the seq of the message that is wanted; 0: none.
+	Last Seq
+	// Mentions are the seqs among which mentions of User are wanted.
+	Mentions Intervals
+}
+
+// Peeked answers a Peek.
+type Peeked struct {
+	// Last is nil where the message is nowhere.
+	Last *Message
+	// Mentions are seqs of messages of others that mention the user, ascending:
+	// all of them, or any MaxMentions.
+	Mentions []Seq
+}
+
+// TailPeek is what the tail of the sequenced log has of a Peek.
+type TailPeek struct {
+	Peeked
+	// Revokes are all that it has of the conversation, of messages that only
+	// history has too; of two of one message the first in the log.
+	Revokes map[Seq]Revoked
 }

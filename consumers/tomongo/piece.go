@@ -112,7 +112,7 @@ func (p *piece) add(rec watermark.Record) {
 func (p *piece) done() *piece {
 	for _, id := range p.order {
 		c := p.states[id].Conversation
-		if c.Exists() || c.LastTime > 0 || c.Repair != (watermark.Repaired{}) {
+		if c.Exists() || c.ChangedAt > 0 {
 			p.change.Conversations = append(p.change.Conversations, c)
 		}
 	}

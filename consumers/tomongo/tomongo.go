@@ -162,7 +162,7 @@ func (s *Stage) write(ctx context.Context, p *piece) error {
 		for _, m := range p.states[id].Members {
 			// A single conversation exists for its peer from the first message
 			// on; later ones have nothing new to say of a member without marks.
-			if m.Read == 0 && m.Receipt == 0 && len(m.Own) == 0 && !p.born[id] {
+			if m.Read == 0 && m.Receipt == 0 && len(m.Own) == 0 && m.ChangedAt == 0 && !p.born[id] {
 				continue
 			}
 			s.marks.merge(id, m)

@@ -68,7 +68,9 @@ func (s *Store) conversations(ctx context.Context, ids []watermark.ConversationI
 	found := make(map[watermark.ConversationID]watermark.Conversation, len(ids))
 	err := over(ctx, s, qConvs, ids, func(rows *sql.Rows) error {
 		var c watermark.Conversation
-		err := rows.Scan(&c.ID, &c.Min, &c.Max, &c.Policy, &c.Repair.Number, &c.Repair.From, &c.LastTime)
+		var override int64
+		err := rows.Scan(&c.ID, &c.Min, &c.Max, &c.Policy, &c.Repair.Number, &c.Repair.From, &c.LastTime, &c.ChangedAt, &override)
+		c.Override = watermark.PolicyFromCode(override)
 		found[c.ID] = c
 		return err
 	})

@@ -51,24 +51,33 @@ func messageArgs(r *watermark.Row) ([]any, error) {
 func scanMessages(rows *sql.Rows) (out []watermark.Message, err error) {
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
-		var m watermark.Message
-		var hash []byte
-		var by, mentions, attributes sql.NullString
-		var at sql.NullInt64
-		if err := rows.Scan(&m.Seq, &m.Sender, &m.ClientID, &hash, &m.Kind, &m.SendTime, &m.RecordTime, &m.Device,
-			&by, &at, &m.BodyType, &mentions, &attributes, &m.Body); err != nil {
+		m, err := scanMessage(rows)
+		if err != nil {
 			return nil, err
-		}
-		copy(m.Hash[:], hash)
-		if err := errors.Join(decode(mentions, &m.Mentions), decode(attributes, &m.Attributes)); err != nil {
-			return nil, fmt.Errorf("decode message %d: %w", m.Seq, err)
-		}
-		if at.Valid {
-			m.Revoked = &watermark.Revoked{Seq: m.Seq, By: watermark.UserID(by.String), Time: at.Int64}
 		}
 		out = append(out, m)
 	}
 	return out, rows.Err()
+}
+
+// scanMessage reads messageColumns, and what else a row has into more.
+func scanMessage(rows *sql.Rows, more ...any) (watermark.Message, error) {
+	var m watermark.Message
+	var hash []byte
+	var by, mentions, attributes sql.NullString
+	var at sql.NullInt64
+	if err := rows.Scan(append([]any{&m.Seq, &m.Sender, &m.ClientID, &hash, &m.Kind, &m.SendTime, &m.RecordTime, &m.Device,
+		&by, &at, &m.BodyType, &mentions, &attributes, &m.Body}, more...)...); err != nil {
+		return m, err
+	}
+	copy(m.Hash[:], hash)
+	if err := errors.Join(decode(mentions, &m.Mentions), decode(attributes, &m.Attributes)); err != nil {
+		return m, fmt.Errorf("decode message %d: %w", m.Seq, err)
+	}
+	if at.Valid {
+		m.Revoked = &watermark.Revoked{Seq: m.Seq, By: watermark.UserID(by.String), Time: at.Int64}
+	}
+	return m, nil
 }
 
 // memberRow is a member row with the number of its own messages; the messages
@@ -96,23 +105,24 @@ func memberArgs(k memberKey, st *memberState) ([]any, error) {
 	}
 	w, err1 := json.Marshal(windows)
 	o, err2 := json.Marshal(ops)
-	return []any{k.conv, k.user, m.Version, m.LastMembership, m.Read, m.Receipt, m.ChangedAt, st.own, string(w), string(o)},
-		errors.Join(err1, err2)
+	a, err3 := encoded(m.Attributes, len(m.Attributes))
+	return []any{k.conv, k.user, m.Version, m.LastMembership, m.Read, m.Receipt, m.ChangedAt, st.own, string(w), string(o), a},
+		errors.Join(err1, err2, err3)
 }
 
 func scanMembers(rows *sql.Rows) (out []memberRow, err error) {
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
 		var r memberRow
-		var windowText, opText, own sql.NullString
+		var windowText, opText, attributes, own sql.NullString
 		m := &r.Member
 		if err := rows.Scan(&r.Conversation, &m.User, &m.Version, &m.LastMembership, &m.Read, &m.Receipt, &m.ChangedAt,
-			&r.own, &windowText, &opText, &own); err != nil {
+			&r.own, &windowText, &opText, &attributes, &own); err != nil {
 			return nil, err
 		}
 		var windows [][3]int64
 		var ops []opColumn
-		if err := errors.Join(decode(windowText, &windows), decode(opText, &ops), decode(own, &m.Own)); err != nil {
+		if err := errors.Join(decode(windowText, &windows), decode(opText, &ops), decode(attributes, &m.Attributes), decode(own, &m.Own)); err != nil {
 			return nil, fmt.Errorf("decode member %s of %s: %w", m.User, r.Conversation, err)
 		}
 		for _, w := range windows {

@@ -60,12 +60,29 @@ func (m *model) batch(ins []watermark.Input) []watermark.Outcome {
 			m.noted[in.Origin.Offset] = o.Reason
 		}
 		o.Min = m.state.Min
+		if in.Act == watermark.ActSetPolicy {
+			o.Override = m.state.Override
+		}
+		o.Policy = m.state.Override.Policy(m.policy)
+		if read := m.state.Members[sender(in)].Read; o.Verdict == watermark.Again && in.Act == watermark.ActSend {
+			o.Policy = watermark.AdvanceOnSend
+			if read < o.Seq {
+				o.Policy = watermark.KeepOnSend
+			}
+		}
 		if o.Verdict == watermark.Refused || o.Verdict == watermark.Known {
 			o.Seq = 0
 		}
-		m.state.Apply(watermark.Record{Conversation: group, Events: o.Events(in, m.policy), Inputs: []watermark.Origin{in.Origin}})
+		m.state.Apply(watermark.Record{Conversation: group, Events: o.Events(in), Inputs: []watermark.Origin{in.Origin}})
 	}
 	return outs
+}
+
+func sender(in *watermark.Input) watermark.UserID {
+	if in.Message == nil {
+		return ""
+	}
+	return in.Message.Sender
 }
 
 func (m *model) isFresh(in *watermark.Input) bool {
@@ -119,10 +136,22 @@ func (m *model) command(in *watermark.Input, fresh bool, note string) watermark.
 		return watermark.Outcome{Verdict: verdict, Seq: edge, Changed: changed}
 	case watermark.ActRevoke:
 		return m.revoke(in, fresh, note)
+	case watermark.ActSetPolicy:
+		switch o := &m.state.Override; {
+		case !fresh && o.Version == 0:
+			return watermark.Outcome{Verdict: watermark.Known}
+		case fresh && o.Choice != in.Policy:
+			*o = watermark.PolicyChanged{Version: o.Version + 1, Choice: in.Policy}
+			return watermark.Outcome{Verdict: verdict, Seq: edge, Changed: true}
+		}
+		return watermark.Outcome{Verdict: verdict, Seq: edge}
 	}
 	member := m.state.Members[in.User]
 	member.User = in.User
 	op, had := member.HasOp(in.OpID)
+	if fresh && !had && in.Act == watermark.ActSetAttributes && (!member.Open() || !member.Known()) {
+		return refuse(watermark.ReasonNotMember)
+	}
 	if !fresh && !member.Known() {
 		return watermark.Outcome{Verdict: watermark.Known}
 	}
@@ -136,6 +165,11 @@ func (m *model) command(in *watermark.Input, fresh bool, note string) watermark.
 			member, o.Changed, _ = member.Join(in.OpID, edge, in.History, in.Seq)
 		case watermark.ActLeave:
 			member, o.Changed = member.Leave(in.OpID, edge, in.Membership)
+		case watermark.ActSetAttributes:
+			var full bool
+			if member, o.Changed, full = member.SetAttributes(in.OpID, edge, in.Attributes); full {
+				return refuse(watermark.ReasonAttributesFull)
+			}
 		default:
 			member, o.Changed = member.Clear(in.OpID, edge)
 		}
@@ -210,7 +244,7 @@ func anyInput(r *rapid.T, x *fixture, m *model, step, i int) watermark.Input {
 	user := users.Draw(r, "user")
 	op := fmt.Sprintf("op-%d", rapid.IntRange(step*10, step*10+i).Draw(r, "op"))
 	seq := watermark.Seq(rapid.Int64Range(-1, int64(m.state.Max)+9).Draw(r, "seq"))
-	switch rapid.SampledFrom([]string{"send", "send", "send", "send", "join", "leave", "clear", "min", "revoke"}).Draw(r, "act") {
+	switch rapid.SampledFrom([]string{"send", "send", "send", "send", "join", "leave", "clear", "min", "revoke", "attributes", "attributes", "policy"}).Draw(r, "act") {
 	case "send":
 		in := x.send(user, fmt.Sprint("m", rapid.IntRange(0, 30).Draw(r, "id")))
 		if rapid.IntRange(0, 9).Draw(r, "other content") == 0 {
@@ -226,6 +260,17 @@ func anyInput(r *rapid.T, x *fixture, m *model, step, i int) watermark.Input {
 		return x.clear(user, op)
 	case "min":
 		return x.raiseMin(seq / 2)
+	case "policy":
+		in := x.raiseMin(1)
+		in.Act, in.Seq, in.Policy = watermark.ActSetPolicy, 0, watermark.PolicyChoice(rapid.IntRange(0, 2).Draw(r, "choice"))
+		return in
+	case "attributes":
+		in := x.clear(user, op)
+		in.Act, in.Attributes = watermark.ActSetAttributes, map[string]string{}
+		for range rapid.IntRange(1, 9).Draw(r, "attributes") {
+			in.Attributes[fmt.Sprintf("a-%d.", rapid.IntRange(0, 20).Draw(r, "name"))] = rapid.SampledFrom([]string{"", "1", "é,;|%", "1"}).Draw(r, "value")
+		}
+		return in
 	default:
 		actor := rapid.SampledFrom([]watermark.UserID{"", user}).Draw(r, "actor")
 		return x.revoke(actor, seq)

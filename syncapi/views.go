@@ -35,6 +35,18 @@ func (s *sight) edges() (first, last watermark.Seq) {
 // in one round trip, and from the truth in batches where Redis has nothing to
 // say. The error is that of Redis; an entry that cannot be loaded has its own.
 func (s *Service) look(ctx context.Context, user watermark.UserID, convs []watermark.ConversationID) (map[watermark.ConversationID]*sight, error) {
+	return s.lookFor(ctx, user, convs, func(v *sight) bool { return v.Temperature != watermark.Warm })
+}
+
+// lookWhole is look for who needs to be sure that everything is in it that was
+// appended before the call. Redis alone does not say that: a mark is raised
+// there after it was appended.
+func (s *Service) lookWhole(ctx context.Context, user watermark.UserID, convs []watermark.ConversationID) (map[watermark.ConversationID]*sight, error) {
+	return s.lookFor(ctx, user, convs, func(*sight) bool { return true })
+}
+
+// lookFor reads from the truth those that lacks tells.
+func (s *Service) lookFor(ctx context.Context, user watermark.UserID, convs []watermark.ConversationID, lacks func(*sight) bool) (map[watermark.ConversationID]*sight, error) {
 	out := make(map[watermark.ConversationID]*sight, len(convs))
 	asks := make([]Ask, 0, len(convs))
 	for _, c := range convs {
@@ -58,7 +70,7 @@ func (s *Service) look(ctx context.Context, user watermark.UserID, convs []water
 		v.Member.User = user
 		out[ask.Conversation] = v
 		s.metrics.views.WithLabelValues(temperatureWord(v.Temperature)).Inc()
-		if v.Temperature != watermark.Warm {
+		if lacks(v) {
 			missing = append(missing, v)
 		}
 	}
@@ -81,7 +93,8 @@ func (s *Service) lookOne(ctx context.Context, user watermark.UserID, conv water
 	return v, v.err
 }
 
-// load fills in cold and partial views from the truth.
+// load fills in views from the truth: all of a cold one, the members of a
+// partial one, and in a warm one what Redis was not told yet.
 func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sight) {
 	wants := make([]watermark.Want, len(batch))
 	for i, v := range batch {
@@ -99,8 +112,12 @@ func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sigh
 	}
 	var loads []watermark.MemberLoad
 	for i, v := range batch {
-		if v.Temperature == watermark.Partial {
+		switch v.Temperature {
+		case watermark.Partial:
 			loads = append(loads, v.complete(states[i], wants[i].Users))
+			continue
+		case watermark.Warm:
+			v.add(states[i])
 			continue
 		}
 		v.View = states[i].ViewOf(user)
@@ -168,11 +185,7 @@ func (s *Service) tell(ctx context.Context, loads []watermark.MemberLoad) {
 // conversation itself stands: it may be newer. Merging is by version and by max
 // on both sides, so nothing that the owner did in between is lost.
 func (v *sight) complete(st *watermark.State, wanted []watermark.UserID) watermark.MemberLoad {
-	loaded := st.ViewOf(v.Member.User)
-	v.Conversation.Merge(loaded.Conversation)
-	v.Member.Merge(loaded.Member)
-	v.PeerReceipt = max(v.PeerReceipt, loaded.PeerReceipt)
-	v.PeerWindow = loaded.PeerWindow
+	v.PeerWindow = v.add(st).PeerWindow
 	out := watermark.MemberLoad{
 		Conversation: v.ID, Token: v.Token, Complete: st.Complete,
 		Members: slices.Collect(maps.Values(st.Members)),
@@ -183,6 +196,15 @@ func (v *sight) complete(st *watermark.State, wanted []watermark.UserID) waterma
 		}
 	}
 	return out
+}
+
+// add merges what the truth says into a view of Redis.
+func (v *sight) add(st *watermark.State) watermark.View {
+	loaded := st.ViewOf(v.Member.User)
+	v.Conversation.Merge(loaded.Conversation)
+	v.Member.Merge(loaded.Member)
+	v.PeerReceipt = max(v.PeerReceipt, loaded.PeerReceipt)
+	return loaded
 }
 
 // admit decides whether the user may see anything at all, and what.

@@ -63,6 +63,10 @@ type PolicyChanged struct {
 	Choice  PolicyChoice
 }
 
+// MaxPolicyVersion is the highest version of a PolicyChanged, so that its code
+// is exact in a double.
+const MaxPolicyVersion = 1<<51 - 1
+
 // PolicyChoice is what a conversation says about the unread policy.
 type PolicyChoice int
 

@@ -8,7 +8,8 @@ type Batch struct {
 	Conversation ConversationID
 	// Floor is the last acknowledged seq that the owner gave; a lower counter
 	// means that Redis lost something. 0: the owner does not know.
-	Floor  Seq
+	Floor Seq
+	// Policy is the deployment's; what the conversation itself says goes before.
 	Policy UnreadPolicy
 	Inputs []Input
 }
@@ -204,10 +205,16 @@ type Listed struct {
 	Partition    int32  // of the sequenced log
 }
 
-// Changed tells whether anything of l that its member sees stands at or above
-// offset on its partition of the sequenced log.
+// InList tells whether the member row of l is that of a member now, who has
+// the conversation in its list: one of the two of a single conversation who did
+// not leave it, or of a group who joined it and did not leave.
+func (l *Listed) InList() bool { return l.Member.Listed(l.Conversation.ID) }
+
+// Changed tells whether anything that the user of l sees of it in the list
+// stands at or above offset on its partition of the sequenced log. What goes on
+// in a conversation after somebody left it is nothing that it sees.
 func (l *Listed) Changed(offset int64) bool {
-	return max(l.Conversation.ChangedAt, l.Member.ChangedAt) > offset
+	return l.Member.ChangedAt > offset || l.InList() && l.Conversation.ChangedAt > offset
 }
 
 // MaxMentions is how many mentions of a user are looked for in one
@@ -240,4 +247,22 @@ type TailPeek struct {
 	// Revokes are all that it has of the conversation, of messages that only
 	// history has too; of two of one message the first in the log.
 	Revokes map[Seq]Revoked
+}
+
+// Reader is a user, how far it has read, and what it may see.
+type Reader struct {
+	User   UserID
+	Read   Seq
+	Window Intervals
+}
+
+// Readership is who has read a seq, windows aside.
+type Readership struct {
+	// Known is false where Redis does not know all members of the conversation:
+	// nothing else is set then, and the truth answers.
+	Known bool
+	// Count is how many users have a read mark at or above the seq.
+	Count int64
+	// Readers is one page of them, by ascending (Read, User).
+	Readers []Reader
 }

@@ -89,6 +89,12 @@ func (m *Member) Open() bool {
 	return n > 0 && m.Memberships[n-1].Number == m.LastMembership && m.Memberships[n-1].Upper == 0
 }
 
+// Listed tells whether m has conv in its list of conversations: a member now,
+// one of the two of a single conversation from its first message on.
+func (m *Member) Listed(conv ConversationID) bool {
+	return m.Open() && (m.Known() || conv.Single())
+}
+
 // Window gives what m may see, before the conversation's bounds: 1..MaxSeq for
 // a user who never had a window.
 func (m *Member) Window() Intervals {
@@ -216,6 +222,9 @@ func (m Member) SetAttributes(op string, edge Seq, set map[string]string) (out M
 	}
 	if len(next) > MaxAttributes {
 		return m, false, true
+	}
+	if len(next) == 0 {
+		next = nil
 	}
 	out = m.decided(op, edge)
 	out.settle()

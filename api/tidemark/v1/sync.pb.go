@@ -1293,12 +1293,18 @@ func (x *WhoHasReadRequest) GetPageToken() string {
 
 type WhoHasReadResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Members who see the message and have read it, its sender among them. In a
-	// single conversation the peer alone counts, as far as it tells.
-	Count   int64     `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// On the first page: members who see the message and whose read watermark
+	// has reached it, the sender too where sending marks as read. In a single
+	// conversation the peer alone counts, as far as it tells.
+	Count int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// By ascending read_seq. One who reads on between two pages may come twice,
+	// none is left out.
 	Readers []*Reader `protobuf:"bytes,2,rep,name=readers,proto3" json:"readers,omitempty"`
-	// Empty on the last page.
+	// Empty on the last page. A page before may have fewer readers than asked for.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// More than 10,000 have read on to the message or beyond, and count may
+	// include some of them who joined after it and do not see it.
+	CountAtMost   bool `protobuf:"varint,4,opt,name=count_at_most,json=countAtMost,proto3" json:"count_at_most,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1352,6 +1358,13 @@ func (x *WhoHasReadResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *WhoHasReadResponse) GetCountAtMost() bool {
+	if x != nil {
+		return x.CountAtMost
+	}
+	return false
 }
 
 type Reader struct {
@@ -2364,11 +2377,12 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\x03seq\x18\x03 \x01(\x03R\x03seq\x12\x1b\n" +
 	"\tpage_size\x18\x04 \x01(\x03R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x05 \x01(\tR\tpageToken\"\x81\x01\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\"\xa5\x01\n" +
 	"\x12WhoHasReadResponse\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x03R\x05count\x12-\n" +
 	"\areaders\x18\x02 \x03(\v2\x13.tidemark.v1.ReaderR\areaders\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"7\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\x12\"\n" +
+	"\rcount_at_most\x18\x04 \x01(\bR\vcountAtMost\"7\n" +
 	"\x06Reader\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x19\n" +
 	"\bread_seq\x18\x02 \x01(\x03R\areadSeq\"\x8d\x02\n" +

@@ -223,6 +223,9 @@ func checkHistory(ctx context.Context, r *Report, h History, talks map[watermark
 		if got.Max != t.state.Max || max(got.Min, 1) != max(t.state.Min, 1) {
 			r.add(WrongBounds, got.ID, "history has %d..%d, the log %d..%d", max(got.Min, 1), got.Max, max(t.state.Min, 1), t.state.Max)
 		}
+		if got.Override.Code() < t.state.Override.Code() {
+			r.add(WrongBounds, got.ID, "history says of the unread policy %+v, the log %+v", got.Override, t.state.Override)
+		}
 		for u, want := range t.state.Members {
 			if m := got.Members[u]; !sameMember(m, want) {
 				r.add(WrongMember, got.ID, "history has of %s: %s; the log: %s", u, describe(m), describe(want))
@@ -325,11 +328,12 @@ func checkHotRows(ctx context.Context, r *Report, h Hot, talks map[watermark.Con
 }
 
 // sameMember compares what a client could notice: the window, whether it is
-// open, and the marks.
+// open, the marks, and what the member set.
 func sameMember(a, b watermark.Member) bool {
-	return slices.Equal(a.Window(), b.Window()) && a.Open() == b.Open() && a.Read == b.Read && a.Receipt == b.Receipt
+	return slices.Equal(a.Window(), b.Window()) && a.Open() == b.Open() && a.Read == b.Read && a.Receipt == b.Receipt &&
+		maps.Equal(a.Attributes, b.Attributes)
 }
 
 func describe(m watermark.Member) string {
-	return fmt.Sprintf("window %v, open %v, read %d, receipt %d", m.Window(), m.Open(), m.Read, m.Receipt)
+	return fmt.Sprintf("window %v, open %v, read %d, receipt %d, attributes %v", m.Window(), m.Open(), m.Read, m.Receipt, m.Attributes)
 }

@@ -106,7 +106,7 @@ func (s *Stack) groupPart(r Role, topic string, maxBatch int, flushEvery time.Du
 
 func (s *Stack) syncPart() (*part, error) {
 	svc, err := syncapi.New(syncapi.Config{
-		Hot: s.hot, Truth: lister{s.truth}, Log: appender{s.producer, s.kafka.Topics()},
+		Hot: s.hot, Truth: s.truth, Log: appender{s.producer, s.kafka.Topics()},
 		NodeID:       "sync-" + strings.ToLower(rand.Text()),
 		ClosedGroups: s.cfg.Sync.ClosedGroups, Limits: s.limits(), PageBytes: s.cfg.Sync.PageBytes,
 		AnswerTimeout: s.cfg.Sync.AnswerTimeout, Logger: s.cfg.Logger, Registerer: s.cfg.Registry,

@@ -72,6 +72,8 @@ type talk struct {
 	unknown map[userID]bool // members that Redis does not know
 	// complete says that Redis knows all members.
 	complete bool
+	// stale are members as Redis still has them, while the log knows better.
+	stale map[userID]watermark.Member
 }
 
 func newWorld() *world {
@@ -291,6 +293,7 @@ func (h fakeHot) viewLocked(a syncapi.Ask) watermark.View {
 		return watermark.View{Temperature: watermark.Cold}
 	}
 	st := t.stateLocked()
+	maps.Copy(st.Members, t.stale)
 	for _, m := range t.marks {
 		st.MergeMember(m)
 	}

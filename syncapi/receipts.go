@@ -137,9 +137,7 @@ func (r *readers) take(list []watermark.Reader) {
 		if r.counting && x.Window.Contains(r.seq) {
 			r.res.Count++
 		}
-		if r.res.NextPageToken == "" {
-			r.last = x
-		}
+		r.last = x
 	}
 }
 

@@ -332,3 +332,84 @@ func TestField_R8_PolicyOfAConversation(t *testing.T) {
 		})
 	}
 }
+
+// What a user does on one device reaches the others: what it sends, how far it
+// has read, what it sets.
+func TestField_DevicesOfOneUserFollowOneAnother(t *testing.T) {
+	t.Parallel()
+	r := startAll(t, nil)
+	url := r.roles[stack.ToPush].stack.GatewayURL()
+	phone, web, peer := r.connectDevice("A", "phone", url), r.connectDevice("A", "web", url), r.connectDevice("B", "", url)
+	const c = "single:A:B"
+	r.say(c, "B", 1, 3)
+	if _, err := r.svc.Send(r.ctx(), &tidemarkv1.SendRequest{WaitForSeq: true, Message: &tidemarkv1.SendMessage{
+		Conversation: c, Sender: "A", ClientMessageId: "mine", Device: "phone", Body: &tidemarkv1.SendMessage_Text{Text: "from the phone"},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.svc.MarkConversationRead(r.ctx(), &tidemarkv1.MarkConversationReadRequest{User: "A", Conversation: c, ReadSeq: 4, Device: "phone"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.svc.SetConversationAttributes(r.ctx(), &tidemarkv1.SetConversationAttributesRequest{User: "A", Conversation: c, Attributes: map[string]string{"pinned": "1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.svc.SetUnreadPolicy(r.ctx(), &tidemarkv1.SetUnreadPolicyRequest{Conversation: c, Policy: tidemarkv1.UnreadPolicy_UNREAD_POLICY_KEEP_ON_SEND}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]struct {
+		device *device
+		events []string
+	}{
+		"the phone": {phone, []string{"message 1", "message 2", "message 3", "attributes map[pinned:1]", "policy"}},
+		"the web":   {web, []string{"message 1", "message 2", "message 3", "message 4", "read 4", "attributes map[pinned:1]", "policy"}},
+		"the peer":  {peer, []string{"message 1", "message 2", "message 3", "message 4", "receipt 4", "policy"}},
+	} {
+		r.eventually("pushes to "+name, func() error {
+			if diff := cmp.Diff(want.events, want.device.events()); diff != "" {
+				return fmt.Errorf("(-want +got)\n%s", diff)
+			}
+			return nil
+		})
+	}
+	// A device that was away asks what changed: the mark is in it.
+	away := newLister("A")
+	away.sync(r, 0)
+	if w := away.entries[c].GetWatermarks(); w.GetReadSeq() != 4 || away.entries[c].GetAttributes()["pinned"] != "1" {
+		t.Errorf("a device that was away: %v", away.entries[c])
+	}
+	if _, err := r.svc.SetReadSeq(r.ctx(), &tidemarkv1.SetReadSeqRequest{User: "A", Conversation: c, ReadSeq: 4}); err != nil {
+		t.Fatal(err)
+	}
+	r.send(c, "B", "m5")
+	r.read("A", c, 5)
+	away.sync(r, 0)
+	if w := away.entries[c].GetWatermarks(); len(away.changed) != 1 || w.GetReadSeq() != 5 || w.GetUnread() != 0 {
+		t.Errorf("it asks again: %v", away.entries[c])
+	}
+}
+
+// events gives what was pushed, in short.
+func (d *device) events() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []string
+	for _, e := range d.pushes {
+		switch k := e.GetKind().(type) {
+		case *tidemarkv1.PushEvent_Message:
+			out = append(out, fmt.Sprint("message ", k.Message.GetSeq()))
+		case *tidemarkv1.PushEvent_Read:
+			if k.Read.GetReadSeq() > 0 {
+				out = append(out, fmt.Sprint("read ", k.Read.GetReadSeq()))
+			} else {
+				out = append(out, fmt.Sprint("receipt ", k.Read.GetReceiptSeq()))
+			}
+		case *tidemarkv1.PushEvent_Window:
+			out = append(out, fmt.Sprint(k.Window.GetCause(), " ", k.Window.GetMember().GetAttributes()))
+		case *tidemarkv1.PushEvent_Policy:
+			out = append(out, "policy")
+		default:
+			out = append(out, fmt.Sprintf("%T", k))
+		}
+	}
+	return out
+}

@@ -338,3 +338,28 @@ func TestMetrics(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// A revoke that only the tail has takes content and mentions of a row that only
+// history has.
+func TestPeekAppliesTheTailsRevokes(t *testing.T) {
+	w := newWorld()
+	run := watermark.MessagesSequenced{}
+	for s := watermark.Seq(1); s <= 3; s++ {
+		m := message(s, "ann", fmt.Sprint(s))
+		m.Mentions = []watermark.UserID{"bob"}
+		run.Messages = append(run.Messages, m)
+	}
+	w.script(group, run)
+	w.script(group, watermark.Revoked{Seq: 3, By: "ann", Time: 5}, watermark.Revoked{Seq: 1, By: "ann", Time: 6})
+	w.appendAll()
+	w.project(t, partitionOf(group), 1, "never")
+	tr, _ := w.truth(t, 0)
+	got, err := tr.Peek(t.Context(), []watermark.Peek{{Conversation: group, User: "bob", Last: 3, Mentions: watermark.Intervals{whole}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := run.Messages[2].Tombstone(watermark.Revoked{Seq: 3, By: "ann", Time: 5})
+	if d := diff([]watermark.Peeked{{Last: &gone, Mentions: []watermark.Seq{2}}}, got); d != "" {
+		t.Error(d)
+	}
+}

@@ -245,7 +245,9 @@ func TestReadersAfterTheCursorMoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := watermark.Intervals{{First: 1, Last: watermark.MaxSeq}}
-	diff(t, "readers", page.Readers, []hot.Reader{{"c", 5, all}, {"d", 5, all}, {"b", 9, all}})
+	diff(t, "readers", page.Readers, []hot.Reader{
+		{User: "c", Read: 5, Window: all}, {User: "d", Read: 5, Window: all}, {User: "b", Read: 9, Window: all},
+	})
 }
 
 func TestReadersAreUnknownUnlessAllMembersAreKnown(t *testing.T) {

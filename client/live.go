@@ -20,8 +20,9 @@ type WebSocket struct {
 	// User and Device are told to a gateway that trusts its callers.
 	User   watermark.UserID
 	Device string
-	// Token, if set, is asked for at every connect.
-	Token func() (string, error)
+	// Token, if set, is asked for at every connect, and before the one that was
+	// given expires.
+	Token TokenSource
 	// Lost, if set, is called when a connection that stood is lost, with the
 	// reason, and Back when it stands again. Calls come one at a time.
 	Lost func(reason string)
@@ -37,7 +38,7 @@ func (w WebSocket) Stream(ctx context.Context, connected func(), event func(*tid
 	}
 	cfg := centrifugo.Config{Data: who, Name: "tidemark-go"}
 	if w.Token != nil {
-		cfg.GetToken = func(centrifugo.ConnectionTokenEvent) (string, error) { return w.Token() }
+		cfg.GetToken = func(centrifugo.ConnectionTokenEvent) (string, error) { return w.Token(ctx) }
 	}
 	c := centrifugo.NewJsonClient(w.URL, cfg)
 	defer c.Close()

@@ -12,7 +12,9 @@
 // It does not promise that a device is there, nor that what was on the wire
 // when a connection broke has arrived: seqs tell the client, and it pulls.
 // There is no channel history on purpose: recovery is by seq, from the sync
-// service, which knows windows and revokes.
+// service, which knows windows and revokes. Nor that a connection ends when
+// its user is removed somewhere: it ends when its token does, unless the client
+// brings a new one for the same user.
 //
 // All methods are safe for concurrent use. With a Redis broker several gateway
 // nodes, and push workers without any connection, share their channels; an
@@ -23,7 +25,6 @@ package gateway
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,14 +47,23 @@ const DefaultQueueBytes = 1 << 20
 // may not connect; the connection is closed for good.
 var ErrRefused = errors.New("connection refused")
 
+// ErrExpired is returned by an Authenticate function, wrapped, for a token that
+// was good once; the client may come again with a new one.
+var ErrExpired = errors.New("token has expired")
+
 // Identity is who connected.
 type Identity struct {
 	User   watermark.UserID
 	Device string // may be empty; at most 64 bytes
+	// Expires is when the connection ends unless the client brings a new token
+	// for the same user. Zero: never.
+	Expires time.Time
 }
 
 // Authenticate finds out who connects, from the token and the JSON data of the
-// connect frame.
+// connect frame. To renew a connection it is called with its new token and no
+// data. An error that is neither ErrRefused nor ErrExpired means that it cannot
+// be told now; the client comes again.
 type Authenticate func(ctx context.Context, token string, data []byte) (Identity, error)
 
 // Config says how a gateway runs.
@@ -66,6 +76,9 @@ type Config struct {
 	Prefix string
 	// QueueBytes bounds what waits for one connection. 0: DefaultQueueBytes.
 	QueueBytes int
+	// UserConnections bounds how many connections one user has to this node.
+	// 0: no bound.
+	UserConnections int
 	// CheckOrigin decides on browsers' Origin headers. nil: same host only.
 	CheckOrigin func(*http.Request) bool
 	// Logger is required.
@@ -116,8 +129,8 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Logger == nil {
 		errs = append(errs, errors.New("gateway: Logger is missing"))
 	}
-	if cfg.QueueBytes < 0 {
-		errs = append(errs, fmt.Errorf("gateway: QueueBytes is %d, must not be negative", cfg.QueueBytes))
+	if cfg.QueueBytes < 0 || cfg.UserConnections < 0 {
+		errs = append(errs, fmt.Errorf("gateway: QueueBytes is %d and UserConnections %d, neither may be negative", cfg.QueueBytes, cfg.UserConnections))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -136,7 +149,9 @@ func New(cfg Config) (*Gateway, error) {
 		LogHandler:         logTo(cfg.Logger),
 		ClientQueueMaxSize: cfg.QueueBytes,
 		ChannelMaxLength:   255,
-		Metrics:            centrifuge.MetricsConfig{RegistererGatherer: cfg.Registry},
+
+		UserConnectionLimit: cfg.UserConnections,
+		Metrics:             centrifuge.MetricsConfig{RegistererGatherer: cfg.Registry},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gateway: build node: %w", err)
@@ -225,21 +240,13 @@ func (g *Gateway) Connections() int { return g.node.Hub().NumClients() }
 // Trusting takes the identity from the connect data, {"user": "...", "device":
 // "..."}, and believes it. It is for development, on loopback only.
 func Trusting(_ context.Context, _ string, data []byte) (Identity, error) {
-	var who struct {
-		User   string `json:"user"`
-		Device string `json:"device"`
-	}
-	if len(data) > 0 {
-		if err := json.Unmarshal(data, &who); err != nil {
-			return Identity{}, fmt.Errorf("%w: connect data is not JSON with user and device: %w", ErrRefused, err)
-		}
+	who, err := readData(data)
+	if err != nil {
+		return Identity{}, err
 	}
 	u, err := watermark.ParseUserID(who.User)
 	if err != nil {
 		return Identity{}, fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	if len(who.Device) > watermark.MaxIDLen {
-		return Identity{}, fmt.Errorf("%w: device has %d bytes, at most %d are allowed", ErrRefused, len(who.Device), watermark.MaxIDLen)
 	}
 	return Identity{User: u, Device: who.Device}, nil
 }
@@ -253,25 +260,65 @@ func channelOf(u watermark.UserID) string { return "user:" + string(u) }
 func (g *Gateway) connecting(ctx context.Context, e centrifuge.ConnectEvent) (centrifuge.ConnectReply, error) {
 	who, err := g.cfg.Authenticate(ctx, e.Token, e.Data)
 	if err != nil {
-		g.m.refused.Inc()
-		if errors.Is(err, ErrRefused) {
-			return centrifuge.ConnectReply{}, centrifuge.Disconnect{Code: centrifuge.DisconnectInvalidToken.Code, Reason: err.Error()}
-		}
-		g.cfg.Logger.Error("authentication failed", "error", err)
-		return centrifuge.ConnectReply{}, centrifuge.ErrorInternal
+		return centrifuge.ConnectReply{}, g.refusal(err, centrifuge.ErrorTokenExpired)
 	}
 	sub := centrifuge.SubscribeOptions{}
 	if who.Device != "" {
 		sub.ServerTagsFilter = &centrifuge.FilterNode{Key: deviceTag, Cmp: "neq", Val: who.Device}
 	}
 	return centrifuge.ConnectReply{
-		Credentials:   &centrifuge.Credentials{UserID: string(who.User)},
-		Subscriptions: map[string]centrifuge.SubscribeOptions{channelOf(who.User): sub},
+		Credentials:       &centrifuge.Credentials{UserID: string(who.User), ExpireAt: expireAt(who)},
+		Subscriptions:     map[string]centrifuge.SubscribeOptions{channelOf(who.User): sub},
+		ClientSideRefresh: true,
 	}, nil
+}
+
+// refusal is what a client is told whose token is not taken. Where expired is an
+// error and not a disconnect, the client gets a new token and comes again.
+func (g *Gateway) refusal(err, expired error) error {
+	g.m.refused.Inc()
+	switch {
+	case errors.Is(err, ErrExpired):
+		return expired
+	case errors.Is(err, ErrRefused):
+		return centrifuge.Disconnect{Code: centrifuge.DisconnectInvalidToken.Code, Reason: clip(err.Error())}
+	}
+	g.cfg.Logger.Error("authentication failed", "error", err)
+	return centrifuge.ErrorInternal
+}
+
+// clip keeps a reason within what a WebSocket close frame carries.
+func clip(reason string) string {
+	const most = 120
+	if len(reason) <= most {
+		return reason
+	}
+	return reason[:most]
+}
+
+func expireAt(who Identity) int64 {
+	if who.Expires.IsZero() {
+		return 0
+	}
+	return who.Expires.Unix()
+}
+
+// refresh renews a connection with a new token, which must speak for the user
+// whose connection it is.
+func (g *Gateway) refresh(c *centrifuge.Client, e centrifuge.RefreshEvent) (centrifuge.RefreshReply, error) {
+	who, err := g.cfg.Authenticate(c.Context(), e.Token, nil)
+	if err == nil && string(who.User) != c.UserID() {
+		err = fmt.Errorf("%w: the token speaks for another user", ErrRefused)
+	}
+	if err != nil {
+		return centrifuge.RefreshReply{}, g.refusal(err, centrifuge.DisconnectExpired)
+	}
+	return centrifuge.RefreshReply{ExpireAt: expireAt(who)}, nil
 }
 
 func (g *Gateway) connected(c *centrifuge.Client) {
 	g.m.connections.Inc()
+	c.OnRefresh(func(e centrifuge.RefreshEvent, answer centrifuge.RefreshCallback) { answer(g.refresh(c, e)) })
 	c.OnDisconnect(func(e centrifuge.DisconnectEvent) {
 		g.m.connections.Dec()
 		g.m.disconnects.WithLabelValues(disconnectKind(e.Disconnect)).Inc()
@@ -317,6 +364,10 @@ func disconnectKind(d centrifuge.Disconnect) string {
 		return "shutdown"
 	case centrifuge.DisconnectConnectionClosed.Code:
 		return "closed"
+	case centrifuge.DisconnectExpired.Code:
+		return "expired"
+	case centrifuge.DisconnectConnectionLimit.Code:
+		return "limit"
 	default:
 		return "other"
 	}

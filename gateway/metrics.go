@@ -21,7 +21,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		disconnects: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidemark_gateway_disconnects_total",
-			Help: "Connections that ended, by kind: slow, shutdown, closed, other.",
+			Help: "Connections that ended, by kind: slow, shutdown, closed, expired, limit, other.",
 		}, []string{"kind"}),
 		refused: f.NewCounter(prometheus.CounterOpts{
 			Name: "tidemark_gateway_refused_total",

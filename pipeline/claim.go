@@ -32,6 +32,7 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama
 	c := Claim{Topic: claim.Topic(), Partition: claim.Partition(), Committed: max(claim.InitialOffset(), -1)}
 	g.mu.Lock()
 	c.TopicID = g.topicID
+	client := g.client
 	g.mu.Unlock()
 
 	alive, release := context.WithCancel(session.Context())
@@ -53,12 +54,12 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama
 	g.metrics.partitions.Inc()
 	defer g.metrics.partitions.Dec()
 	r := &runner{
-		g: g, claim: c, messages: claim.Messages(),
-		mark: func(offset int64) { session.MarkOffset(c.Topic, c.Partition, offset, "") },
+		g: g, claim: c, client: client, messages: claim.Messages(),
+		mark: func(offset int64) { session.MarkOffset(c.Topic, c.Partition, offset, c.TopicID) },
 		log:  g.log.With("partition", c.Partition),
 		next: max(c.Committed, 0), durable: max(c.Committed, 0), marked: max(c.Committed, 0),
 	}
-	r.status = g.status.claimed(c, g.metrics.stuck)
+	r.status = g.status.claimed(c)
 	defer g.status.released(r.status)
 	r.log.Info("partition claimed", "committed", c.Committed)
 	if err := r.run(alive, work); err != nil {

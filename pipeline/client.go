@@ -176,6 +176,7 @@ func (c Config) driverConfig() (*sarama.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	boundUnpacking()
 	s := sarama.NewConfig()
 	s.Version = v
 	s.ClientID = c.clientID()
@@ -299,5 +300,6 @@ func (c Config) adminConfig() (*sarama.Config, error) {
 	s.Metadata.Full = true
 	s.Metadata.Timeout = 5 * time.Second
 	s.Admin.Timeout = 10 * time.Second
+	s.Net.ReadTimeout = 12 * time.Second // above Admin.Timeout; a port that keeps silent is not waited for longer
 	return s, nil
 }

@@ -8,6 +8,16 @@ import (
 	metrics "github.com/rcrowley/go-metrics"
 )
 
+// maxUnpacked bounds what one compressed batch may become in memory. It is four
+// times the largest record that a Config allows: no batch of such records is
+// larger, and a single record that is still below it can be read, refused by its
+// stage and set aside. Without a bound a megabyte of zstd becomes 30 GiB.
+const maxUnpacked = 128 << 20
+
+// boundUnpacking sets the bound, which the driver has one of for all of the
+// process.
+var boundUnpacking = sync.OnceFunc(func() { sarama.MaxDecompressedBatchSize = maxUnpacked })
+
 // foreverish is longer than any process lives, and short enough to be added to
 // a time.
 const foreverish = 10 * 365 * 24 * time.Hour

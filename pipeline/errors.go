@@ -29,6 +29,7 @@ const (
 	ReasonGroupProtocol    = "group_protocol"
 	ReasonMissingTopic     = "missing_topic"
 	ReasonNoPartition      = "no_such_partition"
+	ReasonBatchTooLarge    = "batch_too_large"
 	ReasonPanic            = "panic"
 	ReasonContract         = "contract"
 )
@@ -165,6 +166,10 @@ func classify(err error) (fault.Class, string) {
 	switch {
 	case errors.Is(err, sarama.ErrInvalidPartition):
 		return fault.Fatal, ReasonNoPartition
+	case errors.Is(err, sarama.ErrDecompressedBatchTooLarge):
+		// The driver meets it before it knows a record, again at every fetch, and
+		// in all partitions of that broker: waiting would look like an outage.
+		return fault.Fatal, ReasonBatchTooLarge
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fault.Transient, "canceled"
 	case errors.Is(err, sarama.ErrShuttingDown), errors.Is(err, sarama.ErrClosedClient),

@@ -46,6 +46,8 @@ func TestErrorsAreSorted(t *testing.T) {
 		{"plain port", tls.RecordHeaderError{Msg: "x"}, fault.Fatal, "tls"},
 		{"other host's certificate", x509.HostnameError{Certificate: &x509.Certificate{}}, fault.Fatal, "tls"},
 
+		{"decompression bomb", fmt.Errorf("fetch: %w", sarama.ErrDecompressedBatchTooLarge), fault.Fatal, "batch_too_large"},
+
 		{"unknown topic", sarama.ErrUnknownTopicOrPartition, fault.Transient, "unknown_topic"},
 		{"election", sarama.ErrNotLeaderForPartition, fault.Transient, "leader"},
 		{"replicas", sarama.ErrNotEnoughReplicasAfterAppend, fault.Transient, "replicas"},
@@ -79,6 +81,74 @@ func TestErrorsAreSorted(t *testing.T) {
 				t.Errorf("sorted = %#v", err)
 			}
 		})
+	}
+}
+
+// TestEveryAnswerOfABrokerHasItsClass pins the whole table, so that a row is
+// only ever changed on purpose.
+func TestEveryAnswerOfABrokerHasItsClass(t *testing.T) {
+	tests := []struct {
+		class  fault.Class
+		reason string
+		codes  []sarama.KError
+	}{
+		{fault.Poison, "too_large", []sarama.KError{sarama.ErrMessageSizeTooLarge, sarama.ErrMessageSetSizeTooLarge}},
+		{fault.Poison, "invalid_record", []sarama.KError{sarama.ErrInvalidRecord, sarama.ErrInvalidTimestamp}},
+		{fault.Fatal, "auth", []sarama.KError{
+			sarama.ErrSASLAuthenticationFailed, sarama.ErrUnsupportedSASLMechanism, sarama.ErrIllegalSASLState,
+			sarama.ErrSecurityDisabled,
+		}},
+		{fault.Fatal, "not_authorized", []sarama.KError{
+			sarama.ErrTopicAuthorizationFailed, sarama.ErrGroupAuthorizationFailed, sarama.ErrClusterAuthorizationFailed,
+			sarama.ErrTransactionalIDAuthorizationFailed,
+		}},
+		{fault.Fatal, "offset_out_of_range", []sarama.KError{sarama.ErrOffsetOutOfRange}},
+		{fault.Fatal, "config", []sarama.KError{
+			sarama.ErrInvalidTopic, sarama.ErrInvalidRequiredAcks, sarama.ErrInvalidConfig,
+			sarama.ErrInvalidPartitions, sarama.ErrInvalidReplicationFactor, sarama.ErrPolicyViolation,
+			sarama.ErrInvalidGroupId, sarama.ErrInvalidSessionTimeout, sarama.ErrInvalidCommitOffsetSize,
+			sarama.ErrOffsetMetadataTooLarge,
+		}},
+		{fault.Fatal, "unsupported_version", []sarama.KError{
+			sarama.ErrUnsupportedVersion, sarama.ErrUnsupportedForMessageFormat, sarama.ErrUnsupportedCompressionType,
+		}},
+		{fault.Fatal, "group_protocol", []sarama.KError{sarama.ErrInconsistentGroupProtocol, sarama.ErrFencedInstancedId}},
+		{fault.Transient, "unknown_topic", []sarama.KError{sarama.ErrUnknownTopicOrPartition}},
+		{fault.Transient, "leader", []sarama.KError{
+			sarama.ErrLeaderNotAvailable, sarama.ErrNotLeaderForPartition, sarama.ErrReplicaNotAvailable,
+			sarama.ErrFencedLeaderEpoch, sarama.ErrUnknownLeaderEpoch, sarama.ErrPreferredLeaderNotAvailable,
+			sarama.ErrEligibleLeadersNotAvailable, sarama.ErrOffsetNotAvailable, sarama.ErrNotController,
+		}},
+		{fault.Transient, "replicas", []sarama.KError{sarama.ErrNotEnoughReplicas, sarama.ErrNotEnoughReplicasAfterAppend}},
+		{fault.Transient, "timeout", []sarama.KError{sarama.ErrRequestTimedOut}},
+		{fault.Transient, "network", []sarama.KError{sarama.ErrBrokerNotAvailable, sarama.ErrNetworkException}},
+		{fault.Transient, "storage", []sarama.KError{sarama.ErrKafkaStorageError, sarama.ErrLogDirNotFound}},
+		{fault.Transient, "corrupt", []sarama.KError{sarama.ErrInvalidMessage}},
+		{fault.Transient, "throttled", []sarama.KError{sarama.ErrThrottlingQuotaExceeded}},
+		{fault.Transient, "coordinator", []sarama.KError{
+			sarama.ErrOffsetsLoadInProgress, sarama.ErrConsumerCoordinatorNotAvailable, sarama.ErrNotCoordinatorForConsumer,
+			sarama.ErrUnstableOffsetCommit,
+		}},
+		{fault.Transient, "rebalance", []sarama.KError{
+			sarama.ErrRebalanceInProgress, sarama.ErrIllegalGeneration, sarama.ErrUnknownMemberId,
+			sarama.ErrMemberIdRequired, sarama.ErrGroupMaxSizeReached,
+		}},
+		{fault.Transient, "producer_epoch", []sarama.KError{
+			sarama.ErrOutOfOrderSequenceNumber, sarama.ErrInvalidProducerEpoch, sarama.ErrUnknownProducerID,
+			sarama.ErrInvalidProducerIDMapping, sarama.ErrProducerFenced, sarama.ErrTransactionCoordinatorFenced,
+		}},
+	}
+	n := 0
+	for _, tt := range tests {
+		for _, code := range tt.codes {
+			n++
+			if class, reason := pipeline.Classify(code); class != tt.class || reason != tt.reason {
+				t.Errorf("%v: %v %s, want %v %s", code, class, reason, tt.class, tt.reason)
+			}
+		}
+	}
+	if want := pipeline.Answers(); n != want {
+		t.Errorf("%d answers are tested, the table has %d", n, want)
 	}
 }
 

@@ -1,6 +1,9 @@
 package pipeline
 
 import (
+	"errors"
+	"time"
+
 	"github.com/IBM/sarama"
 )
 
@@ -20,6 +23,9 @@ func CommittedForTest(c Config, group, topic string, partition int32) (int64, er
 	}
 	defer admin.Close()
 	resp, err := admin.ListConsumerGroupOffsets(group, map[string][]int32{topic: {partition}})
+	if errors.Is(err, sarama.ErrGroupIDNotFound) {
+		return -1, nil
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -32,11 +38,43 @@ func CommittedForTest(c Config, group, topic string, partition int32) (int64, er
 // Classify shows the classifier.
 var Classify = classify
 
+// MaxUnpacked is the driver's bound.
+const MaxUnpacked = maxUnpacked
+
+// Answers counts the rows of the classifier's table.
+func Answers() int { return len(kerrors) }
+
 // SortError shows the wrapper.
 var SortError = sortError
 
-// DeleteRecordsForTest cuts the log below offset, as retention would.
-func DeleteRecordsForTest(c Config, topic string, partition int32, offset int64) error {
+// WithTopicEvery sets how often the topic's id is looked at.
+func (c GroupConfig) WithTopicEvery(d time.Duration) GroupConfig {
+	c.topicEvery = d
+	return c
+}
+
+// WithSession sets how long a member may keep silent.
+func (c GroupConfig) WithSession(d time.Duration) GroupConfig {
+	c.session = d
+	return c
+}
+
+// CommitForTest commits for a group without members.
+func CommitForTest(c Config, group, topic, topicID string, partition int32, offset int64) error {
+	conf, err := c.adminConfig()
+	if err != nil {
+		return err
+	}
+	client, err := sarama.NewClient(c.Brokers, conf)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return commitFor(client, group, topic, topicID, map[int32]int64{partition: offset})
+}
+
+// AdminForTest gives f a connected administrator.
+func AdminForTest(c Config, f func(sarama.ClusterAdmin) error) error {
 	conf, err := c.adminConfig()
 	if err != nil {
 		return err
@@ -46,5 +84,10 @@ func DeleteRecordsForTest(c Config, topic string, partition int32, offset int64)
 		return err
 	}
 	defer admin.Close()
-	return admin.DeleteRecords(topic, map[int32]int64{partition: offset})
+	return f(admin)
+}
+
+// DeleteRecordsForTest cuts the log below offset, as retention would.
+func DeleteRecordsForTest(c Config, topic string, partition int32, offset int64) error {
+	return AdminForTest(c, func(a sarama.ClusterAdmin) error { return a.DeleteRecords(topic, map[int32]int64{partition: offset}) })
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,6 +69,18 @@ type GroupConfig struct {
 	// DeadLetters takes poison records, to the topic Config.Topics().DeadLetter.
 	// Needed. It is not closed by the group.
 	DeadLetters Appender
+	// History, where set, is asked whether topic and history are those that the
+	// offsets belong to. Nil: only Kafka is.
+	History History
+	// Projects tells that the group is the one that brings the topic into
+	// History, which then must have all that is committed.
+	Projects bool
+	// Origins tells that the stage knows what it has handled by topic id,
+	// partition and offset, so that it would take a new record at an offset that
+	// the log gave out before for the old one.
+	Origins bool
+	// OnLost says what to do where the group cannot read on. Empty: LostStop.
+	OnLost OnLost
 	// MaxBatch bounds the records of one Handle. 0: DefaultMaxBatch.
 	MaxBatch int
 	// MaxBytes bounds their bytes, save that one record always fits.
@@ -82,6 +95,8 @@ type GroupConfig struct {
 	// StuckAfter is how long one attempt may take before the partition counts
 	// as stuck. 0: DefaultStuckAfter.
 	StuckAfter time.Duration
+
+	topicEvery, session time.Duration // set by tests
 }
 
 // Appender is what the runner needs of a Producer.
@@ -101,6 +116,8 @@ func (c GroupConfig) Validate() error {
 	need(topicName.MatchString(c.Topic), fmt.Sprintf("topic %q is not a topic's name", c.Topic))
 	need(c.NewStage != nil, "NewStage is needed")
 	need(c.DeadLetters != nil, "DeadLetters is needed")
+	need(!c.Projects || c.History != nil, "Projects needs History")
+	need(slices.Contains([]OnLost{"", LostStop, LostEarliest, LostLatest}, c.OnLost), fmt.Sprintf("OnLost %q is none of stop, earliest, latest", c.OnLost))
 	need(c.MaxBatch >= 0 && c.MaxBatch <= 100_000, "MaxBatch must be from 0 to 100,000")
 	need(c.MaxBytes >= 0 && c.MaxBytes <= 64<<20, "MaxBytes must be from 0 to 64 MiB")
 	need(c.FlushEvery >= 0, "FlushEvery is negative")
@@ -115,6 +132,7 @@ func (c GroupConfig) withDefaults() GroupConfig {
 	c.FlushEvery = cmp.Or(c.FlushEvery, DefaultFlushEvery)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
 	c.StuckAfter = cmp.Or(c.StuckAfter, DefaultStuckAfter)
+	c.topicEvery = cmp.Or(c.topicEvery, topicEvery)
 	return c
 }
 
@@ -144,6 +162,7 @@ func NewGroup(cfg GroupConfig) (*Group, error) {
 		metrics: newGroupMetrics(cfg.Registerer, cfg.Group),
 	}
 	g.status.init(cfg.StuckAfter)
+	register(cfg.Registerer, newStuckCollector()).add(cfg.Group, &g.status)
 	return g, nil
 }
 
@@ -222,7 +241,11 @@ func (g *Group) run(ctx context.Context) error {
 		}
 	})
 
+	watched, unwatch := context.WithCancel(ctx)
+	routines.Go(func() { g.watchTopic(watched, client, g.cfg.topicEvery) })
+
 	err = g.consume(ctx, client, members)
+	unwatch()
 	close(consumed)
 	// Close leaves the group, so that others take over at once. What it reports
 	// no longer matters: the offsets were committed with the session's end.
@@ -249,6 +272,9 @@ func (g *Group) connect(ctx context.Context) (sarama.Client, sarama.ConsumerGrou
 	// A full channel is a full batch. It must not be small: sarama drops errors
 	// for which its channel, of the same size, has no room.
 	conf.ChannelBufferSize = max(g.cfg.MaxBatch, 256)
+	if g.cfg.session > 0 {
+		conf.Consumer.Group.Session.Timeout, conf.Consumer.Group.Heartbeat.Interval = g.cfg.session, g.cfg.session/4
+	}
 	conf.Consumer.Group.Rebalance.Timeout = g.cfg.DrainTimeout + 15*time.Second
 	pauses := waits(100*time.Millisecond, 5*time.Second)
 	for ctx.Err() == nil {
@@ -270,13 +296,11 @@ func (g *Group) connect(ctx context.Context) (sarama.Client, sarama.ConsumerGrou
 // consume is sarama's loop: each round is one membership.
 func (g *Group) consume(ctx context.Context, client sarama.Client, members sarama.ConsumerGroup) error {
 	pauses := waits(100*time.Millisecond, 5*time.Second)
-	for ctx.Err() == nil {
+	for first := true; ctx.Err() == nil; {
 		began := time.Now()
-		id, err := g.lookUp(client)
+		err := g.resume(ctx, client, first)
 		if err == nil {
-			g.mu.Lock()
-			g.topicID = id
-			g.mu.Unlock()
+			first = false
 			err = members.Consume(ctx, []string{g.cfg.Topic}, &handler{g})
 		}
 		if ctx.Err() != nil {
@@ -295,18 +319,6 @@ func (g *Group) consume(ctx context.Context, client sarama.Client, members saram
 		}
 	}
 	return nil
-}
-
-// lookUp gives the topic's id, before any of its partitions is claimed.
-func (g *Group) lookUp(client sarama.Client) (string, error) {
-	infos, err := describe(client, g.cfg.Topic)
-	if err != nil {
-		return "", err
-	}
-	if infos[0].Missing() {
-		return "", fmt.Errorf("topic %s: %w", g.cfg.Topic, sarama.ErrUnknownTopicOrPartition)
-	}
-	return infos[0].ID, nil
 }
 
 // later waits after an error that may heal and returns one that may not.
@@ -331,6 +343,9 @@ func (g *Group) driverError(err error) {
 		return
 	}
 	err = sortError(err)
+	if fault.ReasonOf(err) == ReasonBatchTooLarge {
+		err = g.tooLarge(err)
+	}
 	if fault.ClassOf(err) == fault.Fatal {
 		g.stop(err)
 		return
@@ -347,37 +362,42 @@ func (g *Group) driverError(err error) {
 // committed and what the log holds.
 func (g *Group) outOfRange(topic string, partition int32) error {
 	g.mu.Lock()
-	client := g.client
+	client, id := g.client, g.topicID
 	g.mu.Unlock()
-	number := func(at int64) string {
-		n, err := client.GetOffset(topic, partition, at)
-		if err != nil {
-			return "unknown"
+	places, err := g.places(client, []int32{partition})
+	if err == nil {
+		if l := g.cfg.judge(places[0], id, nil); l != nil {
+			return g.cfg.lost(id, []Lost{*l}).fatal()
 		}
-		return fmt.Sprint(n)
 	}
-	return fault.New(fault.Fatal, ReasonOffsetOutOfRange, fmt.Errorf(
-		"topic %s partition %d: group %s is to read on at offset %s, but the log holds %s to %s; "+
-			"records were lost or the topic was made anew: offsets are never reset by themselves: %w",
-		topic, partition, g.cfg.Group, committed(client, g.cfg.Group, topic, partition),
-		number(sarama.OffsetOldest), number(sarama.OffsetNewest), sarama.ErrOffsetOutOfRange))
+	// What was read and not yet committed is beyond the log's end.
+	return fault.New(fault.Fatal, ReasonAboveEnd, fmt.Errorf(
+		"group %s read further in topic %s partition %d than the log goes (committed and log: %+v, %v): "+
+			"the log lost its last records, see docs/runbook.md#%s: %w",
+		g.cfg.Group, topic, partition, places, err, ReasonAboveEnd, sarama.ErrOffsetOutOfRange))
 }
 
-// committed gives a group's offset as text, for an error only.
-func committed(client sarama.Client, group, topic string, partition int32) string {
-	coordinator, err := client.Coordinator(group)
-	if err != nil {
-		return "unknown"
+// tooLarge finds the batch that cannot be unpacked. The driver reports it for
+// every partition that it fetches from the same broker.
+func (g *Group) tooLarge(err error) error {
+	g.mu.Lock()
+	client := g.client
+	g.mu.Unlock()
+	for _, p := range g.State().Partitions {
+		for offset := p.Next; ; {
+			f, ferr := fetchRecords(client, p.Topic, p.Partition, offset, 1)
+			if errors.Is(ferr, sarama.ErrDecompressedBatchTooLarge) {
+				return fault.New(fault.Fatal, ReasonBatchTooLarge, fmt.Errorf(
+					"topic %s partition %d offset %d: the batch there can be neither read nor set aside, see docs/runbook.md#%s: %w",
+					p.Topic, p.Partition, offset, ReasonBatchTooLarge, ferr))
+			}
+			if ferr != nil || f.next == offset {
+				break
+			}
+			offset = f.next
+		}
 	}
-	resp, err := coordinator.FetchOffset(sarama.NewOffsetFetchRequest(client.Config().Version, group, map[string][]int32{topic: {partition}}))
-	if err != nil {
-		return "unknown"
-	}
-	block := resp.GetBlock(topic, partition)
-	if block == nil || block.Offset < 0 {
-		return "unknown"
-	}
-	return fmt.Sprint(block.Offset)
+	return err
 }
 
 // waits gives pauses that double, with jitter, without end.

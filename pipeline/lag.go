@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +43,9 @@ type PartitionLag struct {
 	// Oldest is the time of the oldest record that is not processed; zero when
 	// there is none.
 	Oldest time.Time
+	// Retention is how long the topic keeps records; 0: for ever, or Kafka does
+	// not tell.
+	Retention time.Duration
 }
 
 // Age is how long the oldest unprocessed record has waited at now; 0 when there
@@ -50,6 +55,16 @@ func (l *PartitionLag) Age(now time.Time) time.Duration {
 		return 0
 	}
 	return max(now.Sub(l.Oldest), 0)
+}
+
+// RetentionUsed is how much of the topic's retention the oldest unprocessed
+// record has used at now: at 1 it is deleted, as far as time decides. It is 0
+// when there is none, or no limit.
+func (l *PartitionLag) RetentionUsed(now time.Time) float64 {
+	if l.Retention <= 0 {
+		return 0
+	}
+	return l.Age(now).Seconds() / l.Retention.Seconds()
 }
 
 // OffsetsConfig says where to look at offsets.
@@ -213,10 +228,14 @@ func (o *Offsets) lag(ctx context.Context, gt GroupTopic) ([]PartitionLag, error
 	if err != nil {
 		return nil, err
 	}
+	retention, err := o.retention(client, gt.Topic)
+	if err != nil {
+		return nil, err
+	}
 	out := make([]PartitionLag, len(partitions))
 	err = eachOf(partitions, func(i int, p int32) error {
 		l := &out[i]
-		*l = PartitionLag{Group: gt.Group, Topic: gt.Topic, Partition: p, Committed: committed[p], Start: starts[p], End: ends[p]}
+		*l = PartitionLag{Group: gt.Group, Topic: gt.Topic, Partition: p, Committed: committed[p], Start: starts[p], End: ends[p], Retention: retention}
 		at := l.Start
 		if l.Committed != noOffset {
 			at = max(l.Committed, l.Start)
@@ -231,6 +250,37 @@ func (o *Offsets) lag(ctx context.Context, gt GroupTopic) ([]PartitionLag, error
 		return err
 	})
 	return out, err
+}
+
+// retention asks how long the topic keeps records. Not to be allowed to know is
+// no reason not to show the rest.
+func (o *Offsets) retention(client sarama.Client, topic string) (time.Duration, error) {
+	const setting = "retention.ms"
+	admin, err := sarama.NewClusterAdminFromClient(client) // closing it would close the client
+	if err != nil {
+		return 0, sortError(fmt.Errorf("describe topic %s: %w", topic, err))
+	}
+	results, err := admin.DescribeConfigs([]*sarama.ConfigResource{{Type: sarama.TopicResource, Name: topic, ConfigNames: []string{setting}}}, sarama.DescribeConfigsOptions{})
+	if err != nil {
+		return 0, sortError(fmt.Errorf("describe topic %s: %w", topic, err))
+	}
+	var entries []sarama.ConfigEntry
+	for _, r := range results {
+		switch err := sarama.KError(r.ErrorCode); err {
+		case sarama.ErrNoError:
+			entries = append(entries, r.Configs...)
+		case sarama.ErrTopicAuthorizationFailed, sarama.ErrClusterAuthorizationFailed:
+			return 0, nil
+		default:
+			return 0, sortError(fmt.Errorf("describe topic %s: %w", topic, err))
+		}
+	}
+	for _, e := range entries {
+		if ms, err := strconv.ParseInt(e.Value, 10, 64); e.Name == setting && err == nil && ms > 0 {
+			return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond, nil
+		}
+	}
+	return 0, nil
 }
 
 // timeAt gives the time of the record at offset, or of the first one after it.

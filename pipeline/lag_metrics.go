@@ -96,7 +96,7 @@ func (m *LagMonitor) look(ctx context.Context, gt GroupTopic) error {
 
 // lagCollector shows the last look. The age grows between two looks by itself.
 type lagCollector struct {
-	records, age, lost *prometheus.Desc
+	records, age, lost, used *prometheus.Desc
 
 	mu  sync.Mutex
 	lag map[GroupTopic][]PartitionLag
@@ -108,6 +108,7 @@ func newLagCollector() *lagCollector {
 		records: prometheus.NewDesc("tidemark_pipeline_lag_records", "Records that a group has not processed.", labels, nil),
 		age:     prometheus.NewDesc("tidemark_pipeline_lag_seconds", "Age of the oldest record that a group has not processed; 0 when there is none.", labels, nil),
 		lost:    prometheus.NewDesc("tidemark_pipeline_lag_lost_records", "Offsets that the log gave up before a group had processed them.", labels, nil),
+		used:    prometheus.NewDesc("tidemark_pipeline_lag_retention_ratio", "Part of the topic's retention.ms that the oldest unprocessed record has used; at 1 it is deleted unread. Alarm at 0.5.", labels, nil),
 		lag:     make(map[GroupTopic][]PartitionLag),
 	}
 }
@@ -117,6 +118,7 @@ func (c *lagCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.records
 	ch <- c.age
 	ch <- c.lost
+	ch <- c.used
 }
 
 // Collect implements prometheus.Collector.
@@ -131,6 +133,7 @@ func (c *lagCollector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(c.records, prometheus.GaugeValue, float64(l.Records), labels...)
 			ch <- prometheus.MustNewConstMetric(c.age, prometheus.GaugeValue, l.Age(now).Seconds(), labels...)
 			ch <- prometheus.MustNewConstMetric(c.lost, prometheus.GaugeValue, float64(l.Lost), labels...)
+			ch <- prometheus.MustNewConstMetric(c.used, prometheus.GaugeValue, l.RetentionUsed(now), labels...)
 		}
 	}
 }

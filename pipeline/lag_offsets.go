@@ -18,9 +18,27 @@ const noOffset = -1
 // Config allows has it.
 const fetchVersion = 12
 
-// committedOffsets asks group's coordinator, in one request, for what the group
-// has committed; noOffset where it has not.
+// commit is what a group has committed on a partition.
+type commit struct {
+	offset   int64
+	metadata string // the topic's id, where a runner committed
+}
+
+// committedOffsets gives what a group has committed; noOffset where it has not.
 func committedOffsets(client sarama.Client, group, topic string, partitions []int32) (map[int32]int64, error) {
+	commits, err := commitsOf(client, group, topic, partitions)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[int32]int64, len(commits))
+	for p, c := range commits {
+		out[p] = c.offset
+	}
+	return out, nil
+}
+
+// commitsOf asks group's coordinator, in one request.
+func commitsOf(client sarama.Client, group, topic string, partitions []int32) (map[int32]commit, error) {
 	coordinator, err := client.Coordinator(group)
 	if err != nil {
 		return nil, fmt.Errorf("find coordinator of group %s: %w", group, err)
@@ -36,19 +54,49 @@ func committedOffsets(client sarama.Client, group, topic string, partitions []in
 		_ = client.RefreshCoordinator(group) // the next attempt tells whether that helped
 		return nil, fmt.Errorf("fetch committed offsets of group %s: %w", group, err)
 	}
-	out := make(map[int32]int64, len(partitions))
+	out := make(map[int32]commit, len(partitions))
 	for _, p := range partitions {
 		block := resp.GetBlock(topic, p) // absent too when there is no such group
 		switch {
 		case block == nil:
-			out[p] = noOffset
+			out[p] = commit{offset: noOffset}
 		case block.Err != sarama.ErrNoError:
 			return nil, fmt.Errorf("fetch committed offset of group %s on %s/%d: %w", group, topic, p, block.Err)
 		default:
-			out[p] = max(block.Offset, noOffset)
+			out[p] = commit{max(block.Offset, noOffset), block.Metadata}
 		}
 	}
 	return out, nil
+}
+
+// commitVersion is the newest OffsetCommit that the driver speaks; every version
+// that Config allows has it.
+const commitVersion = 8
+
+// commitFor commits on behalf of a group that has no members; otherwise Kafka
+// refuses.
+func commitFor(client sarama.Client, group, topic, metadata string, offsets map[int32]int64) error {
+	coordinator, err := client.Coordinator(group)
+	if err != nil {
+		return fmt.Errorf("find coordinator of group %s: %w", group, err)
+	}
+	req := &sarama.OffsetCommitRequest{Version: commitVersion, ConsumerGroup: group, ConsumerGroupGeneration: sarama.GroupGenerationUndefined}
+	for p, offset := range offsets {
+		req.AddBlock(topic, p, offset, 0, metadata)
+	}
+	resp, err := coordinator.CommitOffset(req)
+	if err != nil {
+		_ = client.RefreshCoordinator(group) // the next attempt tells whether that helped
+		return fmt.Errorf("commit offsets of group %s: %w", group, err)
+	}
+	for p := range offsets {
+		if code, ok := resp.Errors[topic][p]; !ok {
+			return fmt.Errorf("commit offset of group %s on %s/%d: %w", group, topic, p, sarama.ErrIncompleteResponse)
+		} else if code != sarama.ErrNoError {
+			return fmt.Errorf("commit offset of group %s on %s/%d: %w", group, topic, p, code)
+		}
+	}
+	return nil
 }
 
 // listedOffset asks the partition's leader for an offset: sarama.OffsetNewest

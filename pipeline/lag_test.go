@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -50,6 +51,7 @@ func TestLag(t *testing.T) {
 	if err := l.cluster.DeleteRecords(tailTopic, 1, 3); err != nil {
 		t.Fatal(err)
 	}
+	l.retain("3600000")
 	o := l.offsets()
 	groups := pipeline.GroupTopic{Group: tailGroup, Topic: tailTopic}
 	got, err := o.Lag(t.Context(), groups)
@@ -57,9 +59,9 @@ func TestLag(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []pipeline.PartitionLag{
-		{Group: tailGroup, Topic: tailTopic, Partition: 0, Committed: 2, Start: 0, End: 5, Records: 3},
-		{Group: tailGroup, Topic: tailTopic, Partition: 1, Committed: 1, Start: 3, End: 5, Records: 2, Lost: 2},
-		{Group: tailGroup, Topic: tailTopic, Partition: 2, Committed: -1, Start: 0, End: 0},
+		{Group: tailGroup, Topic: tailTopic, Partition: 0, Committed: 2, Start: 0, End: 5, Records: 3, Retention: time.Hour},
+		{Group: tailGroup, Topic: tailTopic, Partition: 1, Committed: 1, Start: 3, End: 5, Records: 2, Lost: 2, Retention: time.Hour},
+		{Group: tailGroup, Topic: tailTopic, Partition: 2, Committed: -1, Start: 0, End: 0, Retention: time.Hour},
 	}
 	for i := range got {
 		if old := got[i].Oldest; got[i].Records > 0 && (old.Before(before) || old.After(time.Now())) {
@@ -87,6 +89,45 @@ func TestLag(t *testing.T) {
 			t.Error("no error")
 		}
 	})
+}
+
+// retain sets the topic's retention.ms.
+func (l *tailLog) retain(ms string) {
+	l.tb.Helper()
+	err := pipeline.AdminForTest(l.config, func(a sarama.ClusterAdmin) error {
+		return a.AlterConfig(sarama.TopicResource, tailTopic, map[string]*string{"retention.ms": &ms}, false)
+	})
+	if err != nil {
+		l.tb.Fatal(err)
+	}
+}
+
+func TestRetentionUsed(t *testing.T) {
+	now := time.Now()
+	tests := []struct {
+		name string
+		lag  pipeline.PartitionLag
+		want float64
+	}{
+		{"nothing waits", pipeline.PartitionLag{Retention: time.Hour}, 0},
+		{"half of it", pipeline.PartitionLag{Retention: time.Hour, Oldest: now.Add(-30 * time.Minute)}, 0.5},
+		{"deleted any moment", pipeline.PartitionLag{Retention: time.Hour, Oldest: now.Add(-2 * time.Hour)}, 2},
+		{"kept for ever", pipeline.PartitionLag{Oldest: now.Add(-2 * time.Hour)}, 0},
+	}
+	for _, tt := range tests {
+		if got := tt.lag.RetentionUsed(now); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestATopicThatIsKeptForEver(t *testing.T) {
+	l := newTailLog(t, 1)
+	l.retain("-1")
+	got, err := l.offsets().Lag(t.Context(), pipeline.GroupTopic{Group: tailGroup, Topic: tailTopic})
+	if err != nil || got[0].Retention != 0 {
+		t.Errorf("retention %v, %v", got, err)
+	}
 }
 
 func TestAwaitCommitted(t *testing.T) {
@@ -133,6 +174,7 @@ func TestLagMonitor(t *testing.T) {
 	l.add(tailConv, tailRun(1))
 	l.add(tailConv, tailRun(2))
 	l.commit(0, 1)
+	l.retain("120000")
 	reg := prometheus.NewRegistry()
 	conf := l.config
 	conf.Registerer = reg
@@ -162,6 +204,9 @@ func TestLagMonitor(t *testing.T) {
 	tailAwait(t, "one record of lag", func() bool { return u.metric("tidemark_pipeline_lag_records") == 1 })
 	if age := u.metric("tidemark_pipeline_lag_seconds"); age < 0 || age > 60 {
 		t.Errorf("age %v", age)
+	}
+	if used := u.metric("tidemark_pipeline_lag_retention_ratio"); used <= 0 || used > 1 {
+		t.Errorf("%v of the retention is used", used)
 	}
 	l.commit(0, 2)
 	tailAwait(t, "no lag", func() bool {

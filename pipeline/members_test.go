@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -123,34 +122,6 @@ func TestAStuckPartitionIsGivenUp(t *testing.T) {
 	eventually(t, "the first keeps one", func() bool { return len(first.State().Partitions) == 1 })
 	second.stop(t)
 	first.stop(t)
-}
-
-func TestAnOffsetBelowTheLogIsFatal(t *testing.T) {
-	_, cfg := cluster(t, 1)
-	p := producer(t, cfg, "toRedis")
-	send(t, p, "group:1", numbered(10, "m")...)
-	var got seen
-	s := &stage{handle: func(_ context.Context, b []wire.Record) (int64, error) {
-		got.add(b)
-		return 5, nil
-	}}
-	g := start(t, cfg, pipeline.GroupConfig{NewStage: s.make})
-	eventually(t, "all are handled", func() bool { return got.len() == 10 })
-	g.stop(t)
-	if err := pipeline.DeleteRecordsForTest(cfg, "toRedis", 0, 8); err != nil {
-		t.Fatal(err)
-	}
-	g = start(t, cfg, pipeline.GroupConfig{NewStage: s.make})
-	err := g.wait(t)
-	if fault.ClassOf(err) != fault.Fatal || fault.ReasonOf(err) != pipeline.ReasonOffsetOutOfRange {
-		t.Fatalf("Run = %v", err)
-	}
-	if want := "topic toRedis partition 0: group g is to read on at offset 5, but the log holds 8 to 10"; !strings.Contains(err.Error(), want) {
-		t.Errorf("Run = %v, want it to say %q", err, want)
-	}
-	if got := committedOffset(t, cfg, "g", "toRedis", 0); got != 5 {
-		t.Errorf("committed = %d, want it untouched at 5", got)
-	}
 }
 
 func TestTheGroupComesBackAfterABrokerWasAway(t *testing.T) {

@@ -2,6 +2,8 @@ package pipeline
 
 import (
 	"errors"
+	"strconv"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -63,9 +65,53 @@ type groupMetrics struct {
 	flush       prometheus.Observer
 	retries     *prometheus.CounterVec
 	deadLetters *prometheus.CounterVec
-	stuck       prometheus.Gauge
 	partitions  prometheus.Gauge
 	errs        *prometheus.CounterVec
+	moved       *prometheus.CounterVec
+}
+
+// stuckCollector shows the stuck partitions of all groups of a registerer, as
+// they are when it is asked.
+type stuckCollector struct {
+	seconds, partitions *prometheus.Desc
+
+	mu     sync.Mutex
+	groups map[string]*status
+}
+
+func newStuckCollector() *stuckCollector {
+	return &stuckCollector{
+		seconds: prometheus.NewDesc("tidemark_pipeline_stuck_seconds",
+			"For how long a claimed partition has not moved, by why its last attempt failed; none when it moves.",
+			[]string{"stage", "topic", "partition", "reason"}, nil),
+		partitions: prometheus.NewDesc("tidemark_pipeline_stuck_partitions", "Claimed partitions that do not move.", []string{"stage"}, nil),
+		groups:     make(map[string]*status),
+	}
+}
+
+func (c *stuckCollector) add(stage string, s *status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.groups[stage] = s
+}
+
+// Describe implements prometheus.Collector.
+func (c *stuckCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.seconds; ch <- c.partitions }
+
+// Collect implements prometheus.Collector.
+func (c *stuckCollector) Collect(ch chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for stage, s := range c.groups {
+		n := 0
+		for _, p := range s.state().Partitions {
+			if p.Stuck != "" {
+				n++
+				ch <- prometheus.MustNewConstMetric(c.seconds, prometheus.GaugeValue, p.For.Seconds(), stage, p.Topic, strconv.Itoa(int(p.Partition)), p.Reason)
+			}
+		}
+		ch <- prometheus.MustNewConstMetric(c.partitions, prometheus.GaugeValue, float64(n), stage)
+	}
 }
 
 func newGroupMetrics(reg prometheus.Registerer, stage string) *groupMetrics {
@@ -79,8 +125,8 @@ func newGroupMetrics(reg prometheus.Registerer, stage string) *groupMetrics {
 		flush:       histograms(reg, "tidemark_pipeline_flush_seconds", "Time of one attempt to flush a stage, good or bad.", seconds, "stage").With(l),
 		retries:     counters(reg, "tidemark_pipeline_retries_total", "Failed attempts of a stage that are repeated in place, by reason.", "stage", "reason").MustCurryWith(l),
 		deadLetters: counters(reg, "tidemark_pipeline_dead_letters_total", "Records set aside by the runner, by reason.", "stage", "reason").MustCurryWith(l),
-		stuck:       gauges(reg, "tidemark_pipeline_stuck_partitions", "Claimed partitions whose last attempt failed.", "stage").With(l),
 		partitions:  gauges(reg, "tidemark_pipeline_claimed_partitions", "Partitions claimed by this process.", "stage").With(l),
 		errs:        counters(reg, "tidemark_pipeline_consumer_errors_total", "Errors of the group's connection, by reason.", "stage", "reason").MustCurryWith(l),
+		moved:       counters(reg, "tidemark_pipeline_moved_offsets_total", "Offsets that were lost and moved because an operator said so, by reason.", "stage", "reason").MustCurryWith(l),
 	}
 }

@@ -18,6 +18,7 @@ import (
 type runner struct {
 	g        *Group
 	claim    Claim
+	client   sarama.Client
 	stage    Stage
 	messages <-chan *sarama.ConsumerMessage
 	held     *sarama.ConsumerMessage // taken from messages, too large for the last batch
@@ -46,6 +47,9 @@ var errReleased = errors.New("partition released")
 // claim, work some time after it.
 func (r *runner) run(alive, work context.Context) error {
 	err := r.attempt(alive, work, "begin", func(ctx context.Context) (err error) {
+		if err := r.g.verify(ctx, r.client, r.claim); err != nil {
+			return sortError(err)
+		}
 		r.stage, err = r.g.cfg.NewStage(ctx, r.claim)
 		return err
 	})
@@ -266,8 +270,7 @@ func (r *runner) setAside(alive, work context.Context, d wire.DeadLetter) error 
 			return err
 		}
 		// Kafka does not take it as it is. What tells where it stands is small.
-		d.Cause = fmt.Sprintf("%s (its %d bytes are left out: %v)", d.Cause, len(d.Record.Value), err)
-		d.Record.Value, d.Record.Headers = nil, nil
+		d = d.WithoutContent(err)
 		return r.append(ctx, d)
 	})
 	if errors.Is(err, errReleased) {

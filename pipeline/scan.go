@@ -2,8 +2,10 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
+	"math"
 
 	"github.com/IBM/sarama"
 
@@ -17,6 +19,17 @@ const scanFetch = 1 << 20
 // partition by partition, each in order. It belongs to no group and commits
 // nothing. Memory is one fetch. After an error it ends.
 func Scan(ctx context.Context, c Config, topic string) iter.Seq2[wire.Record, error] {
+	return ScanBetween(ctx, c, topic, nil, nil)
+}
+
+// ErrLogStart is wrapped where the log does not hold any more what a scan is to
+// begin with.
+var ErrLogStart = errors.New("the log has given up records from there")
+
+// ScanBetween is Scan of a stretch: from the offsets of from, and below those
+// of to. Where from does not name a partition it is read from its start, where
+// to does not, up to its end.
+func ScanBetween(ctx context.Context, c Config, topic string, from, to map[int32]int64) iter.Seq2[wire.Record, error] {
 	return func(yield func(wire.Record, error) bool) {
 		cfg, err := c.consumerConfig()
 		if err != nil {
@@ -35,15 +48,24 @@ func Scan(ctx context.Context, c Config, topic string) iter.Seq2[wire.Record, er
 			return
 		}
 		for _, p := range partitions {
-			if !scanPartition(ctx, client, topic, p, yield) {
+			first, given := from[p]
+			last, bounded := to[p]
+			if !given {
+				first = -1
+			}
+			if !bounded {
+				last = math.MaxInt64
+			}
+			if !scanPartition(ctx, client, topic, p, first, last, yield) {
 				return
 			}
 		}
 	}
 }
 
-// scanPartition tells whether the scan goes on.
-func scanPartition(ctx context.Context, client sarama.Client, topic string, partition int32, yield func(wire.Record, error) bool) bool {
+// scanPartition reads from first, or the start if that is negative, up to below
+// last. It tells whether the scan goes on.
+func scanPartition(ctx context.Context, client sarama.Client, topic string, partition int32, first, last int64, yield func(wire.Record, error) bool) bool {
 	fail := func(err error) bool {
 		yield(wire.Record{}, fmt.Errorf("scan %s: partition %d: %w", topic, partition, sortError(err)))
 		return false
@@ -52,9 +74,16 @@ func scanPartition(ctx context.Context, client sarama.Client, topic string, part
 	if err != nil {
 		return fail(err)
 	}
+	end = min(end, last)
 	next, err := listedOffset(client, topic, partition, sarama.OffsetOldest)
 	if err != nil {
 		return fail(err)
+	}
+	if first >= 0 {
+		if first < next {
+			return fail(fmt.Errorf("offset %d, it begins at %d: %w", first, next, ErrLogStart))
+		}
+		next = first
 	}
 	for next < end {
 		if err := ctx.Err(); err != nil {

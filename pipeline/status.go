@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // troubleLasts is how long an error of the driver counts. A lasting one comes
@@ -37,7 +35,14 @@ type PartitionState struct {
 	// Stuck says why the partition does not move, as "retrying handle:
 	// redis_down for 12s"; empty: it does.
 	Stuck string
+	// Reason is that of the last attempt, "slow" when there was no other one
+	// yet, and For how long the work has been attempted. Only where it is stuck.
+	Reason string
+	For    time.Duration
 }
+
+// reasonSlow is the reason of an attempt that takes long and has not failed.
+const reasonSlow = "slow"
 
 // State tells what the group is doing.
 func (g *Group) State() State { return g.status.state() }
@@ -120,8 +125,8 @@ func (s *status) fatal() error {
 	return s.failure
 }
 
-func (s *status) claimed(c Claim, stuck prometheus.Gauge) *partitionStatus {
-	p := &partitionStatus{claim: c, stuck: stuck, next: max(c.Committed, 0), marked: max(c.Committed, 0)}
+func (s *status) claimed(c Claim) *partitionStatus {
+	p := &partitionStatus{claim: c, next: max(c.Committed, 0), marked: max(c.Committed, 0)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.partitions[p] = struct{}{}
@@ -152,7 +157,6 @@ func (s *status) state() State {
 // partitionStatus is written by the partition's goroutine and read by who asks.
 type partitionStatus struct {
 	claim Claim
-	stuck prometheus.Gauge
 
 	mu     sync.Mutex
 	next   int64
@@ -179,18 +183,12 @@ func (p *partitionStatus) begin(act string) {
 func (p *partitionStatus) failing(act, reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.reason == "" {
-		p.stuck.Inc()
-	}
 	p.act, p.reason = act, reason
 }
 
 func (p *partitionStatus) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.reason != "" {
-		p.stuck.Dec()
-	}
 	p.act, p.reason = "", ""
 }
 
@@ -202,8 +200,10 @@ func (p *partitionStatus) state(stuckAfter time.Duration) PartitionState {
 	switch {
 	case p.reason != "":
 		s.Stuck = fmt.Sprintf("retrying %s: %s for %s", p.act, p.reason, since.Round(time.Second))
+		s.Reason, s.For = p.reason, since
 	case p.act != "" && since > stuckAfter:
 		s.Stuck = fmt.Sprintf("%s takes %s", p.act, since.Round(time.Second))
+		s.Reason, s.For = reasonSlow, since
 	}
 	return s
 }

@@ -168,33 +168,3 @@ func TestTailKeepsTheDedupeHorizon(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkTailFold(b *testing.B) {
-	const records, conversations = 100_000, 1000
-	l := newTailLog(b, 1)
-	next := make(map[watermark.ConversationID]watermark.Seq)
-	for done := 0; done < records; done += 10_000 {
-		var recs []watermark.Record
-		for i := range 10_000 {
-			id := watermark.GroupOf(fmt.Sprintf("b%d", (done+i)%conversations))
-			next[id]++
-			recs = append(recs, watermark.Record{Conversation: id, Events: []watermark.Event{tailRun(next[id])}})
-		}
-		l.addAll(recs...)
-	}
-	ids := make([]watermark.ConversationID, 0, conversations)
-	for id := range next {
-		ids = append(ids, id)
-	}
-	for b.Loop() {
-		u := l.tail(nil)
-		p := u.pin(ids...)
-		got, err := p.States(b.Context(), ids)
-		if err != nil || len(got) != conversations || got[ids[0]].Max != records/conversations {
-			b.Fatal(len(got), err)
-		}
-		p.Release()
-		u.stop()
-	}
-	b.ReportMetric(float64(records*b.N)/b.Elapsed().Seconds(), "records/s")
-}

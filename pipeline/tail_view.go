@@ -45,30 +45,6 @@ type tailSegment struct {
 	parts   map[watermark.ConversationID]*tailPart
 }
 
-// tailLine is one conversation's parts in log order.
-type tailLine struct {
-	parts  []*tailPart
-	pruned int // parts whose client ids are beyond the dedupe horizon
-}
-
-// tailPart is what one segment says of one conversation. Message bodies are not
-// in it, only where they stand.
-type tailPart struct {
-	state   *watermark.State
-	refs    []tailRef
-	span    watermark.Interval // of refs; empty when there are none
-	revokes map[watermark.Seq]watermark.Revoked
-	// mentions are, by user, the seqs that mention it, ascending.
-	mentions map[watermark.UserID][]watermark.Seq
-}
-
-// tailRef says that the record at offset holds messages of the span. Its ends
-// are seqs of messages, what lies between may have holes.
-type tailRef struct {
-	offset int64
-	span   watermark.Interval
-}
-
 // tailPinned is an offset that is pinned. Guarded by the view's lock.
 type tailPinned struct {
 	holders int
@@ -308,7 +284,7 @@ func (v *tailView) foldLocked(rec *watermark.Record) {
 	v.metrics.records.Inc()
 	p := seg.parts[rec.Conversation]
 	if p == nil {
-		p = &tailPart{state: watermark.NewState(rec.Conversation), span: watermark.Interval{First: 1}}
+		p = &tailPart{span: watermark.Interval{First: 1}}
 		seg.parts[rec.Conversation] = p
 		line := v.lines[rec.Conversation]
 		if line == nil {
@@ -326,50 +302,6 @@ func (v *tailView) foldLocked(rec *watermark.Record) {
 func (v *tailView) sealLocked() {
 	if n := len(v.segments); n > 0 {
 		v.segments[n-1].next = v.next
-	}
-}
-
-func (p *tailPart) fold(rec *watermark.Record) {
-	p.state.Apply(*rec)
-	span := watermark.Interval{First: watermark.MaxSeq}
-	for _, e := range rec.Events {
-		switch e := e.(type) {
-		case watermark.MessagesSequenced:
-			p.mention(e.Messages)
-			for i := range e.Messages {
-				span.First = min(span.First, e.Messages[i].Seq)
-				span.Last = max(span.Last, e.Messages[i].Seq)
-			}
-		case watermark.Revoked:
-			if p.revokes == nil {
-				p.revokes = make(map[watermark.Seq]watermark.Revoked)
-			}
-			if _, ok := p.revokes[e.Seq]; !ok { // the first one stands, as in history
-				p.revokes[e.Seq] = e
-			}
-		}
-	}
-	if span.Empty() {
-		return
-	}
-	if len(p.refs) == 0 {
-		p.span = span
-	}
-	p.span.First, p.span.Last = min(p.span.First, span.First), max(p.span.Last, span.Last)
-	p.refs = append(p.refs, tailRef{rec.Offset, span})
-}
-
-// prune forgets client ids that a later part has put beyond the dedupe horizon,
-// so that a busy conversation holds a bounded number of them however long its
-// tail is. The part just begun is still empty, so its predecessors tell.
-func (l *tailLine) prune() {
-	var top watermark.Seq
-	for _, p := range l.parts[l.pruned:] {
-		top = max(top, p.state.Max)
-	}
-	for l.pruned < len(l.parts)-1 && l.parts[l.pruned].state.Max <= top-watermark.DedupeHorizon {
-		l.parts[l.pruned].state.Sent = nil
-		l.pruned++
 	}
 }
 
@@ -432,7 +364,7 @@ func (v *tailView) state(id watermark.ConversationID) *watermark.State {
 	}
 	s := watermark.NewState(id)
 	for _, p := range line.parts {
-		s.Merge(p.state)
+		p.into(s)
 	}
 	return s
 }
@@ -441,7 +373,7 @@ func (v *tailView) state(id watermark.ConversationID) *watermark.State {
 func (v *tailView) membersOf(u watermark.UserID, out []watermark.ConversationID) []watermark.ConversationID {
 	for id, line := range v.lines {
 		for _, p := range line.parts {
-			if _, ok := p.state.Members[u]; ok {
+			if p.knows(id, u) {
 				out = append(out, id)
 				break
 			}

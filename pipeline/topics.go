@@ -129,7 +129,7 @@ func EnsureTopics(ctx context.Context, c TopicsConfig) (TopicInfos, error) {
 		if err == nil {
 			return infos, nil
 		}
-		err = sortError(err)
+		err = sortError(c.diagnose(ctx, tries, err))
 		if fault.ReasonOf(err) == ReasonMissingTopic {
 			if missingSince.IsZero() {
 				missingSince = time.Now()
@@ -238,6 +238,8 @@ func (c TopicsConfig) ensure(ctx context.Context) (TopicInfos, error) {
 			*t = min(*t, left)
 		}
 	}
+	// EnsureTopics tries again by itself, and looks closer in between.
+	conf.Metadata.Retry.Max = 0
 	client, err := sarama.NewClient(c.Brokers, conf)
 	if err != nil {
 		return TopicInfos{}, fmt.Errorf("connect to kafka: %w", err)

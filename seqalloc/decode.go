@@ -1,6 +1,7 @@
 package seqalloc
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/tidemark-im/tidemark/internal/fault"
@@ -56,7 +57,11 @@ func readReply(b *watermark.Batch, value any) (watermark.Allocation, error) {
 		}
 	case "partial":
 		alloc := watermark.Allocation{Temperature: watermark.Partial}
-		for _, u := range rest {
+		var ok bool
+		if alloc.Token, ok = first(rest).(string); !ok || alloc.Token == "" {
+			return alloc, errors.New("no token with unknown members")
+		}
+		for _, u := range rest[1:] {
 			s, ok := u.(string)
 			if !ok {
 				return alloc, fmt.Errorf("%T instead of a user", u)

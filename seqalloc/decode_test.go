@@ -39,7 +39,7 @@ var oneCommand = &watermark.Batch{Inputs: []watermark.Input{{Act: watermark.ActJ
 
 func TestDamagedRepliesAreFatal(t *testing.T) {
 	for _, text := range []string{
-		`null`, `5`, `[]`, `["what"]`, `["cold"]`, `["cold", 5]`, `["partial", 5]`, `["ok"]`, `["ok", 1, 0, 0]`, `["ok", "1", 0, 0, 1]`, `["ok", 1, 0, 0, 1, 2]`, `["ok", 1, 0, "0", 1]`,
+		`null`, `5`, `[]`, `["what"]`, `["cold"]`, `["cold", 5]`, `["partial", 5]`, `["partial"]`, `["partial", "", "bob"]`, `["partial", "t", 5]`, `["ok"]`, `["ok", 1, 0, 0]`, `["ok", "1", 0, 0, 1]`, `["ok", 1, 0, 0, 1, 2]`, `["ok", 1, 0, "0", 1]`,
 		`["ok", 1, 0, 0, "x"]`, `["ok", 1, 0, 0, []]`,
 		`["ok", 1, 0, 0, ["what", 1, "", 0, 0, "", 0, 0, 0, 0, 0, 0]]`,
 		`["ok", 1, 0, 0, ["accepted", "1", "", 0, 0, "", 0, 0, 0, 0, 0, 0]]`,
@@ -97,7 +97,7 @@ func FuzzDecodeReply(f *testing.F) {
 	f.Add(`["ok", 7, 2, 0, ["accepted", 7, "", 1, 3, "1|1|1:8:0|op;7|pinned;1", 5, 4, 0, 0, 1, 0]]`)
 	f.Add(`["ok", 7, 2, 0, 7]`)
 	f.Add(`["cold", "floor"]`)
-	f.Add(`["partial", "bob"]`)
+	f.Add(`["partial", "token", "bob"]`)
 	f.Fuzz(func(t *testing.T, text string) {
 		v, ok := reply(t, text)
 		if !ok {

@@ -40,6 +40,7 @@ type fixture struct {
 	policy watermark.UnreadPolicy
 	floor  watermark.Seq
 	offset int64 // of the last input made
+	ctx    context.Context
 }
 
 // onEachRedis runs f on the embedded Redis and, where one is named, a real one.

@@ -17,7 +17,7 @@
 --         p  choice                                       set the unread policy (0 default, 1 advance, 2 keep)
 --         w                                               warm
 --         x  reason                                       refuse
--- Reply {'cold', why} | {'partial', user...} | {'ok', max, min before,
+-- Reply {'cold', why} | {'partial', token, user...} | {'ok', max, min before,
 --       policy before, outcome...}
 --       where an outcome is the seq of an accepted message, or {verdict, seq,
 --       reason, changed, min, member, read, receipt, advance, repaired, policy,
@@ -133,7 +133,9 @@ for _, u in ipairs(users) do
   end
 end
 if #unknown > 0 then
+  -- Whoever loads them shows the token: of this warm-up, before the load began.
   table.insert(unknown, 1, 'partial')
+  table.insert(unknown, 2, redis.call('HGET', META, 'tok') or '')
   return unknown
 end
 

@@ -69,11 +69,11 @@ func (c *coalescer) join(ctx context.Context, conv watermark.ConversationID, mar
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stopped {
-		return nil, unavailable("stopping", "the service is stopping")
+		return nil, unavailable(reasonStopping, "the service is stopping")
 	}
 	if c.pending >= c.limit {
 		return nil, &refusal{
-			code: connect.CodeResourceExhausted, reason: "marks_under_way",
+			code: connect.CodeResourceExhausted, reason: reasonMarks,
 			text: "too many marks are being appended", retry: retryAfter,
 		}
 	}

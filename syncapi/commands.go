@@ -1,6 +1,7 @@
 package syncapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,8 +18,14 @@ import (
 // Send appends a message for its conversation's owner, and waits for the seq
 // when asked to.
 func (s *Service) Send(ctx context.Context, req *v1.SendRequest) (*v1.SendResponse, error) {
+	if req.GetMessage() == nil {
+		return nil, invalid("message", "it is missing")
+	}
 	conv, m, err := convert.SendToMessage(req.GetMessage(), s.cfg.Limits)
 	if err != nil {
+		return nil, inField("message", err)
+	}
+	if err := s.maySend(ctx, conv, m.Sender); err != nil {
 		return nil, err
 	}
 	message := req.GetMessage()
@@ -38,7 +45,7 @@ func (s *Service) Send(ctx context.Context, req *v1.SendRequest) (*v1.SendRespon
 		return nil, err
 	}
 	if a.Seq < 1 {
-		return nil, unavailable("seq_unknown", again)
+		return nil, unavailable(reasonSeqUnknown, again)
 	}
 	res.Seq, res.Duplicate = int64(a.Seq), a.Verdict == watermark.Resent
 	return res, nil
@@ -58,9 +65,9 @@ func (s *Service) await(ctx context.Context, key watermark.AnswerKey, again stri
 	a, err := s.poller.wait(ctx, w, s.cfg.AnswerTimeout)
 	switch {
 	case errors.Is(err, errStopping):
-		return a, unavailable("stopping", again)
+		return a, unavailable(reasonStopping, again)
 	case errors.Is(err, errNoAnswer), errors.Is(err, context.DeadlineExceeded):
-		return a, refuse(connect.CodeDeadlineExceeded, "no_answer_yet", "no answer in time: %s", again)
+		return a, refuse(connect.CodeDeadlineExceeded, reasonNoAnswer, "no answer in time: %s", again)
 	case err != nil:
 		return a, err
 	case a.Verdict == watermark.Refused:
@@ -74,7 +81,7 @@ func (s *Service) Join(ctx context.Context, req *v1.JoinRequest) (*v1.CommandRes
 	return s.command(ctx, &v1.Command{
 		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: req.GetActor(),
 		Kind: &v1.Command_Join{Join: &v1.JoinCommand{User: req.GetUser(), History: req.GetHistory(), From: req.GetFrom()}},
-	})
+	}, nil)
 }
 
 // Leave closes a user's window at the current maximum.
@@ -82,7 +89,7 @@ func (s *Service) Leave(ctx context.Context, req *v1.LeaveRequest) (*v1.CommandR
 	return s.command(ctx, &v1.Command{
 		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: req.GetActor(),
 		Kind: &v1.Command_Leave{Leave: &v1.LeaveCommand{User: req.GetUser(), Membership: req.GetMembership()}},
-	})
+	}, nil)
 }
 
 // Clear hides from one user everything up to the current maximum.
@@ -90,7 +97,7 @@ func (s *Service) Clear(ctx context.Context, req *v1.ClearRequest) (*v1.CommandR
 	return s.command(ctx, &v1.Command{
 		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: req.GetUser(),
 		Kind: &v1.Command_Clear{Clear: &v1.ClearCommand{User: req.GetUser()}},
-	})
+	}, nil)
 }
 
 // RaiseMinSeq deletes everything below a seq, for everybody.
@@ -98,7 +105,7 @@ func (s *Service) RaiseMinSeq(ctx context.Context, req *v1.RaiseMinSeqRequest) (
 	return s.command(ctx, &v1.Command{
 		Conversation: req.GetConversation(), OpId: req.GetOpId(),
 		Kind: &v1.Command_RaiseMinSeq{RaiseMinSeq: &v1.RaiseMinSeqCommand{MinSeq: req.GetMinSeq()}},
-	})
+	}, nil)
 }
 
 // SetConversationAttributes sets what a member keeps about a conversation.
@@ -106,7 +113,7 @@ func (s *Service) SetConversationAttributes(ctx context.Context, req *v1.SetConv
 	return s.command(ctx, &v1.Command{
 		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: req.GetUser(),
 		Kind: &v1.Command_SetAttributes{SetAttributes: &v1.SetAttributesCommand{User: req.GetUser(), Attributes: req.GetAttributes()}},
-	})
+	}, nil)
 }
 
 // SetUnreadPolicy says how a conversation counts own messages, over the
@@ -115,7 +122,7 @@ func (s *Service) SetUnreadPolicy(ctx context.Context, req *v1.SetUnreadPolicyRe
 	return s.command(ctx, &v1.Command{
 		Conversation: req.GetConversation(), OpId: req.GetOpId(),
 		Kind: &v1.Command_SetPolicy{SetPolicy: &v1.SetPolicyCommand{Policy: req.GetPolicy()}},
-	})
+	}, nil)
 }
 
 // Revoke replaces a message by a tombstone. An actor must be its sender and
@@ -128,43 +135,49 @@ func (s *Service) Revoke(ctx context.Context, req *v1.RevokeRequest) (*v1.Comman
 	c.OpId = orNew(c.OpId)
 	in, err := convert.CommandToInput(c)
 	if err != nil {
+		return nil, ofCommand(err)
+	}
+	if in.Actor == "" {
+		return s.command(ctx, c, nil)
+	}
+	actor, err := s.mayRevoke(ctx, in.Conversation, in.Actor, in.Seq)
+	if err != nil {
 		return nil, err
 	}
-	if in.Actor != "" {
-		if err := s.mayRevoke(ctx, in.Conversation, in.Actor, in.Seq); err != nil {
-			return nil, err
-		}
-	}
-	return s.command(ctx, c)
+	return s.command(ctx, c, actor)
 }
 
 // mayRevoke reads the row as Pull does. What the actor cannot see and what is
 // another's are told apart by nothing.
-func (s *Service) mayRevoke(ctx context.Context, conv watermark.ConversationID, actor watermark.UserID, seq watermark.Seq) error {
+func (s *Service) mayRevoke(ctx context.Context, conv watermark.ConversationID, actor watermark.UserID, seq watermark.Seq) (*watermark.Member, error) {
 	p := &pull{s: s, user: actor, left: s.cfg.PageBytes}
 	e := &entry{conv: conv, req: watermark.PageRequest{Begin: seq, End: seq, Num: 1}}
 	p.entries = []*entry{e}
 	if err := p.plan(ctx, p.entries); err != nil {
-		return err
+		return nil, err
 	}
 	if err := p.fetch(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	if e.err != nil {
-		return e.err
+		return nil, e.err
 	}
 	if len(e.served) != 1 || e.served[0].GetSender() != string(actor) {
-		return refuse(connect.CodePermissionDenied, "not_sender", "seq %d is not a message of %s", seq, actor)
+		return nil, refuse(connect.CodePermissionDenied, reasonNotSender, "seq %d is not a message of %s", seq, actor)
 	}
-	return nil
+	return &e.sight.Member, nil
 }
 
-// command appends c for the owner and gives its answer.
-func (s *Service) command(ctx context.Context, c *v1.Command) (*v1.CommandResponse, error) {
+// command appends c for the owner and gives its answer. actor is the member who
+// orders it where c is not about a member.
+func (s *Service) command(ctx context.Context, c *v1.Command, actor *watermark.Member) (*v1.CommandResponse, error) {
 	c.OpId = orNew(c.OpId)
 	c.Caller = s.poller.caller()
 	in, err := convert.CommandToInput(c)
 	if err != nil {
+		return nil, ofCommand(err)
+	}
+	if err := s.mayCommand(ctx, in); err != nil {
 		return nil, err
 	}
 	key := watermark.AnswerKey{Conversation: in.Conversation, Caller: c.Caller, OpID: c.OpId}
@@ -173,9 +186,8 @@ func (s *Service) command(ctx context.Context, c *v1.Command) (*v1.CommandRespon
 	if err != nil {
 		return nil, err
 	}
-	res := &v1.CommandResponse{
-		MaxSeq: int64(a.Seq), MinSeq: int64(max(a.Min, 1)), Changed: a.Changed, OpId: c.OpId,
-	}
+	first, last := s.boundsFor(ctx, a, cmp.Or(a.Member, actor))
+	res := &v1.CommandResponse{MaxSeq: int64(last), MinSeq: int64(first), Changed: a.Changed, OpId: c.OpId}
 	if a.Member != nil {
 		res.Membership = a.Member.LastMembership
 		res.Visible = convert.RangesToAPI(a.Member.Visible(a.Min, a.Seq))

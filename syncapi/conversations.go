@@ -3,7 +3,6 @@ package syncapi
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -37,12 +36,12 @@ func (s *Service) SyncConversations(ctx context.Context, req *v1.SyncConversatio
 		return nil, err
 	}
 	if n := len(req.GetVersion()); n > maxVersion {
-		return nil, invalid("version: %d bytes, no version has more than %d", n, maxVersion)
+		return nil, invalid("version", "%d bytes, no version has more than %d", n, maxVersion)
 	}
 	w := &listWalk{}
 	if token := req.GetPageToken(); token != "" {
 		if w, err = decodeWalk(token, user); err != nil {
-			return nil, invalid("page_token: it was not made by SyncConversations for this user")
+			return nil, invalid("page_token", "it was not made by SyncConversations for this user")
 		}
 	}
 	first := w.base == nil && w.pin == nil
@@ -90,7 +89,7 @@ func (w *listWalk) begin(known *listVersion, list *watermark.List) {
 func (w *listWalk) resume(list *watermark.List) error {
 	since := &listVersion{log: w.log, offsets: cmpOr(w.pin, w.base)}
 	if !since.fits(markOfLog(list.Log), list.Ends) {
-		return refuse(connect.CodeAborted, "list_moved", "page_token: the list has moved to another log; start again without it")
+		return refuse(connect.CodeAborted, reasonListMoved, "page_token: the list has moved to another log; start again without it")
 	}
 	if w.pin == nil {
 		w.pin = list.Ends
@@ -220,7 +219,7 @@ func (s *Service) entries(ctx context.Context, user watermark.UserID, items []sn
 	var shown []*preview
 	for i, item := range items {
 		v := seen[item.conv]
-		if r, ok := errors.AsType[*refusal](v.err); ok && r.reason == reasonUnknown {
+		if isUnknown(v.err) {
 			continue
 		}
 		if v.err != nil {

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/internal/fault"
@@ -19,9 +21,6 @@ import (
 // retryAfter is when a call that met a passing fault should be tried again.
 const retryAfter = time.Second
 
-// reasonUnknown is that of errUnknown.
-const reasonUnknown = "unknown_conversation"
-
 // refusal is an error that was made for the caller to read. Its reason is one
 // word, for programs.
 type refusal struct {
@@ -29,6 +28,7 @@ type refusal struct {
 	reason string
 	text   string
 	retry  time.Duration
+	fields []*errdetails.BadRequest_FieldViolation
 }
 
 func (r *refusal) Error() string { return r.text }
@@ -41,8 +41,16 @@ func refuse(code connect.Code, reason, format string, args ...any) error {
 	return &refusal{code: code, reason: reason, text: fmt.Sprintf(format, args...)}
 }
 
-func invalid(format string, args ...any) error {
-	return refuse(connect.CodeInvalidArgument, watermark.ReasonInvalid, format, args...)
+// invalid is a field of a request that breaks its rule.
+func invalid(field, format string, args ...any) error {
+	return inField(field, refuse(connect.CodeInvalidArgument, watermark.ReasonInvalid, format, args...))
+}
+
+var errNotMember = errors.New("the user's window in this conversation is closed")
+
+func isUnknown(err error) bool {
+	r, ok := errors.AsType[*refusal](err)
+	return ok && r.reason == reasonUnknown
 }
 
 // unavailable is a passing lack; text must say nothing of what lies behind.
@@ -61,28 +69,31 @@ func errUnknown(conv watermark.ConversationID) error {
 // tells that such a one is to be logged.
 func refusalOf(ctx context.Context, err error) (r *refusal, internal bool) {
 	if r, ok := errors.AsType[*refusal](err); ok {
+		if fields := violationsOf(err); len(fields) > 0 {
+			r = &refusal{code: r.code, reason: r.reason, text: err.Error(), retry: r.retry, fields: fields}
+		}
 		return r, false
 	}
 	// A store's own time limit is not the caller's: only the call's context
 	// tells whose time is up.
 	if cause := ctx.Err(); cause != nil {
 		if errors.Is(cause, context.DeadlineExceeded) {
-			return &refusal{code: connect.CodeDeadlineExceeded, reason: "deadline", text: "the call's deadline has passed"}, false
+			return &refusal{code: connect.CodeDeadlineExceeded, reason: reasonDeadline, text: "the call's deadline has passed"}, false
 		}
-		return &refusal{code: connect.CodeCanceled, reason: "canceled", text: "the call was canceled"}, false
+		return &refusal{code: connect.CodeCanceled, reason: reasonCanceled, text: "the call was canceled"}, false
 	}
 	if errors.Is(err, watermark.ErrBadID) || errors.Is(err, watermark.ErrRange) {
-		return &refusal{code: connect.CodeInvalidArgument, reason: watermark.ReasonInvalid, text: err.Error()}, false
+		return &refusal{code: connect.CodeInvalidArgument, reason: watermark.ReasonInvalid, text: err.Error(), fields: violationsOf(err)}, false
 	}
 	switch fault.ClassOf(err) {
 	case fault.Poison:
 		reason := fault.ReasonOf(err)
-		return &refusal{code: codeOf(reason), reason: reason, text: err.Error()}, false
+		return &refusal{code: codeOf(reason), reason: reason, text: err.Error(), fields: violationsOf(err)}, false
 	case fault.Fatal:
-		return &refusal{code: connect.CodeInternal, reason: "internal", text: "internal error"}, true
+		return &refusal{code: connect.CodeInternal, reason: reasonInternal, text: "internal error"}, true
 	default:
 		return &refusal{
-			code: connect.CodeUnavailable, reason: "store",
+			code: connect.CodeUnavailable, reason: reasonStore,
 			text: "a store cannot be reached at the moment", retry: retryAfter,
 		}, true
 	}
@@ -102,24 +113,33 @@ func codeOf(reason string) connect.Code {
 	}
 }
 
-// connectError makes r a Connect error, with its reason as a detail and the
-// time to try again as a header.
+// connectError makes r a Connect error, with its reason, its fields and the time
+// to try again as details, and the latter as a header too.
 func (r *refusal) connectError() *connect.Error {
 	out := connect.NewError(r.code, errors.New(r.text))
-	detail, err := connect.NewErrorDetail(&v1.EntryError{
-		Code: r.code.String(), Message: r.reason, RetryAfterMs: r.retry.Milliseconds(),
-	})
-	if err == nil {
-		out.AddDetail(detail)
+	details := []proto.Message{&errdetails.ErrorInfo{Reason: r.reason, Domain: ErrorDomain}}
+	if len(r.fields) > 0 {
+		details = append(details, &errdetails.BadRequest{FieldViolations: r.fields})
 	}
 	if r.retry > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.retry)})
 		out.Meta().Set("Retry-After", strconv.Itoa(int(math.Ceil(r.retry.Seconds()))))
+	}
+	if r.code == connect.CodeUnauthenticated {
+		out.Meta().Set("Www-Authenticate", "Bearer")
+	}
+	for _, d := range details {
+		// It fails only for what cannot be encoded; text of others was cut to
+		// UTF-8 when it was taken in.
+		if detail, err := connect.NewErrorDetail(d); err == nil {
+			out.AddDetail(detail)
+		}
 	}
 	return out
 }
 
 func (r *refusal) entry() *v1.EntryError {
-	return &v1.EntryError{Code: r.code.String(), Message: r.text, RetryAfterMs: r.retry.Milliseconds()}
+	return &v1.EntryError{Code: r.code.String(), Reason: r.reason, Message: r.text, RetryAfterMs: r.retry.Milliseconds()}
 }
 
 // entryError is what the entry of a call is told that fails alone.
@@ -143,7 +163,7 @@ func (s *Service) mapErrors() connect.UnaryInterceptorFunc {
 	return func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 			procedure := req.Spec().Procedure
-			method := procedure[strings.LastIndexByte(procedure, '/')+1:]
+			method := methodOf(procedure)
 			start := time.Now()
 			res, err := next(ctx, req)
 			code := "ok"

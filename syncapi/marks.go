@@ -39,20 +39,20 @@ func (s *Service) MarkConversationRead(ctx context.Context, req *v1.MarkConversa
 // MarkMessagesRead marks messages of a single conversation read and tells the
 // peer; the highest of the seqs counts.
 func (s *Service) MarkMessagesRead(ctx context.Context, req *v1.MarkMessagesReadRequest) (*v1.ReadResponse, error) {
-	conv, err := watermark.ParseConversationID(req.GetConversation())
+	conv, err := conversationIn(req.GetConversation())
 	if err != nil {
 		return nil, err
 	}
 	if !conv.Single() {
-		return nil, refuse(connect.CodeFailedPrecondition, "not_single",
+		return nil, refuse(connect.CodeFailedPrecondition, reasonNotSingle,
 			"%s is a group: messages are marked read one by one in single conversations only; use MarkConversationRead", conv)
 	}
 	seqs := req.GetSeqs()
 	if n := len(seqs); n < 1 || n > maxMarked {
-		return nil, invalid("seqs: %d of them, 1 to %d are allowed", n, maxMarked)
+		return nil, invalid("seqs", "%d of them, 1 to %d are allowed", n, maxMarked)
 	}
 	if low := slices.Min(seqs); low < 1 {
-		return nil, invalid("seqs: %d is not a seq", low)
+		return nil, invalid("seqs", "%d is not a seq", low)
 	}
 	return s.mark(ctx, markOf{
 		user: req.GetUser(), conversation: req.GetConversation(), device: req.GetDevice(), seq: slices.Max(seqs),
@@ -65,17 +65,17 @@ func (s *Service) MarkMessagesRead(ctx context.Context, req *v1.MarkMessagesRead
 // that seems to stand already may be one whose append failed. What is appended
 // is what stands then, so that nobody who follows the log sees a mark fall.
 func (s *Service) mark(ctx context.Context, m markOf) (*v1.ReadResponse, error) {
-	user, err := watermark.ParseUserID(m.user)
+	user, err := userIn(m.user)
 	if err != nil {
 		return nil, err
 	}
-	conv, err := watermark.ParseConversationID(m.conversation)
+	conv, err := conversationIn(m.conversation)
 	if err != nil {
 		return nil, err
 	}
 	if m.device != "" {
 		if err := watermark.CheckKey("device", m.device); err != nil {
-			return nil, err
+			return nil, inField("device", err)
 		}
 	}
 	v, err := s.lookOne(ctx, user, conv)

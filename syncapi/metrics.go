@@ -14,8 +14,10 @@ type metrics struct {
 	marks     prometheus.Counter
 	appends   *prometheus.CounterVec
 	merges    *prometheus.CounterVec
+	warms     *prometheus.CounterVec
 	waiting   prometheus.Gauge
 	polls     *prometheus.CounterVec
+	limited   *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -54,6 +56,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "tidemark_syncapi_member_merges_total",
 			Help: "Conversations of which Redis was told members that it did not know, by outcome: ok, stale, error.",
 		}, []string{"outcome"}),
+		warms: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_syncapi_warms_total",
+			Help: "Conversations that are read often while cold, by what became of asking their owner: asked, dropped, error.",
+		}, []string{"outcome"}),
 		waiting: f.NewGauge(prometheus.GaugeOpts{
 			Name: "tidemark_syncapi_waiting_calls",
 			Help: "Calls that wait for an owner's answer.",
@@ -62,5 +68,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "tidemark_syncapi_answer_polls_total",
 			Help: "Round trips to Redis for answers of owners, by outcome: ok, error.",
 		}, []string{"outcome"}),
+		limited: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_syncapi_limited_calls_total",
+			Help: "Calls refused by a limit, by which: requests, bytes and in_flight (of their user), busy (of the process).",
+		}, []string{"limit"}),
 	}
 }

@@ -83,10 +83,10 @@ func (p *poller) enter(key watermark.AnswerKey) (*waiter, error) {
 	defer p.mu.Unlock()
 	switch {
 	case p.stopped:
-		return nil, unavailable("stopping", "the service is stopping")
+		return nil, unavailable(reasonStopping, "the service is stopping")
 	case len(p.due) >= p.limit:
 		return nil, &refusal{
-			code: connect.CodeResourceExhausted, reason: "waiting_calls",
+			code: connect.CodeResourceExhausted, reason: reasonWaitingCalls,
 			text: "too many calls wait for an answer", retry: retryAfter,
 		}
 	}

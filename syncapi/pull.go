@@ -15,12 +15,12 @@ import (
 // trip, then their rows in one more, the holes from the truth, in waves until
 // every range is served or the answer is full.
 func (s *Service) Pull(ctx context.Context, req *v1.PullRequest) (*v1.PullResponse, error) {
-	user, err := watermark.ParseUserID(req.GetUser())
+	user, err := userIn(req.GetUser())
 	if err != nil {
 		return nil, err
 	}
 	if n := len(req.GetRanges()); n < 1 || n > maxEntries {
-		return nil, invalid("ranges: %d of them, 1 to %d are allowed", n, maxEntries)
+		return nil, invalid("ranges", "%d of them, 1 to %d are allowed", n, maxEntries)
 	}
 	p := s.newPull(user, req.GetRanges())
 	if err := p.plan(ctx, p.entries); err != nil {

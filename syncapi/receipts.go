@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -45,15 +46,19 @@ func (s *Service) WhoHasRead(ctx context.Context, req *v1.WhoHasReadRequest) (*v
 	var after watermark.Reader
 	if token := req.GetPageToken(); token != "" {
 		if after, err = decodeReader(token, conv, seq); err != nil {
-			return nil, invalid("page_token: it was not made by WhoHasRead for this message")
+			return nil, invalid("page_token", "it was not made by WhoHasRead for this message")
 		}
 	}
 	v, err := s.lookOne(ctx, user, conv)
 	if err != nil {
 		return nil, err
 	}
+	if !v.Member.Open() {
+		// How far others read tells how far it went on.
+		return nil, fault.New(fault.Poison, watermark.ReasonNotMember, errNotMember)
+	}
 	if !v.visible.Contains(seq) {
-		return nil, refuse(connect.CodeNotFound, watermark.ReasonNoSuchSeq, "no message %d in %s for this user", seq, conv)
+		return nil, refuse(connect.CodeFailedPrecondition, watermark.ReasonNoSuchSeq, "no message %d in %s for this user", seq, conv)
 	}
 	if peer, ok := conv.Peer(user); ok {
 		return whetherPeer(peer, v, seq), nil

@@ -100,10 +100,10 @@ func TestReadersAreToldToWhoSeesTheMessage(t *testing.T) {
 		err  error
 		code connect.Code
 	}{
-		"before the join":      {ask("B", group, 3, ""), connect.CodeNotFound},
-		"beyond the end":       {ask("B", group, 5, ""), connect.CodeNotFound},
-		"a huge seq":           {ask("A", group, 1<<62, ""), connect.CodeNotFound},
-		"no seq":               {ask("A", group, -1, ""), connect.CodeNotFound},
+		"before the join":      {ask("B", group, 3, ""), connect.CodeFailedPrecondition},
+		"beyond the end":       {ask("B", group, 5, ""), connect.CodeFailedPrecondition},
+		"a huge seq":           {ask("A", group, 1<<62, ""), connect.CodeFailedPrecondition},
+		"no seq":               {ask("A", group, -1, ""), connect.CodeFailedPrecondition},
 		"no member":            {ask("C", group, 1, ""), connect.CodeNotFound},
 		"no such conversation": {ask("A", "group:none", 1, ""), connect.CodeNotFound},
 		"no token":             {ask("A", group, 1, "AAAA"), connect.CodeInvalidArgument},

@@ -139,7 +139,9 @@ func (p *pull) readTruth(ctx context.Context, wave []*want) {
 
 func (p *pull) fill(ctx context.Context, w *want) error {
 	for _, h := range w.holes() {
-		rows, err := p.s.cfg.Truth.Messages(ctx, w.conv, h)
+		within, cancel := context.WithTimeout(ctx, p.s.cfg.LoadTimeout)
+		rows, err := p.s.cfg.Truth.Messages(within, w.conv, h)
+		cancel()
 		if err != nil {
 			return err
 		}
@@ -304,6 +306,6 @@ func (p *pull) fail(e *entry, err error) {
 func (e *entry) end() {
 	e.gap = true
 	if len(e.served) == 0 {
-		e.err = unavailable("gap", "a message is missing where the page begins; it is being looked for")
+		e.err = unavailable(reasonGap, "a message is missing where the page begins; it is being looked for")
 	}
 }

@@ -2,7 +2,6 @@ package syncapi
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,11 +20,13 @@ import (
 )
 
 const (
-	maxRequest     = 4 << 20  // bytes of one request, unpacked
 	maxHeader      = 64 << 10 // bytes of its headers
 	headerTimeout  = 5 * time.Second
 	requestTimeout = 30 * time.Second
 	idleTimeout    = 2 * time.Minute
+
+	defaultMaxRequest = 4 << 20  // bytes of one request, unpacked
+	maxProbe          = 64 << 10 // of one for health or reflection
 )
 
 // healthState answers health checks: serving, until Serve begins to stop.
@@ -46,19 +47,24 @@ func (h *healthState) Check(_ context.Context, req *grpchealth.CheckRequest) (*g
 
 // Handler serves the service, gRPC health and gRPC reflection (v1 and
 // v1alpha), each over gRPC, gRPC-Web and Connect. gRPC needs HTTP/2. What is
-// none of them is answered with an error in JSON.
+// none of them is answered with an error in JSON. Health and reflection say
+// nothing of anybody, and need no token.
 func (s *Service) Handler() http.Handler {
-	limit := connect.WithReadMaxBytes(maxRequest)
+	limit := connect.WithReadMaxBytes(maxProbe)
 	mux := http.NewServeMux()
-	_, service := tidemarkv1connect.NewSyncServiceHandler(s, limit, strictJSONCodecs(), connect.WithInterceptors(s.mapErrors()))
+	_, service := tidemarkv1connect.NewSyncServiceHandler(s, connect.WithReadMaxBytes(s.cfg.MaxRequest), codecs(),
+		connect.WithInterceptors(s.mapErrors(), s.authorize()))
+	service = s.guard(service)
 	methods := v1.File_tidemark_v1_sync_proto.Services().ByName("SyncService").Methods()
 	for i := range methods.Len() {
 		mux.Handle("/"+tidemarkv1connect.SyncServiceName+"/"+string(methods.Get(i).Name()), service)
 	}
-	reflector := grpcreflect.NewStaticReflector(tidemarkv1connect.SyncServiceName, grpchealth.HealthV1ServiceName)
 	mux.Handle(grpchealth.NewHandler(s.health, limit))
-	mux.Handle(grpcreflect.NewHandlerV1(reflector, limit))
-	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, limit))
+	if !s.cfg.NoReflection {
+		reflector := grpcreflect.NewStaticReflector(tidemarkv1connect.SyncServiceName, grpchealth.HealthV1ServiceName)
+		mux.Handle(grpcreflect.NewHandlerV1(reflector, limit))
+		mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, limit))
+	}
 	mux.Handle("/", unknownPath())
 	return mux
 }
@@ -69,19 +75,15 @@ func unknownPath() http.Handler {
 	w := connect.NewErrorWriter()
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && w.IsSupported(r) {
-			_ = w.Write(rw, r, connect.NewError(connect.CodeUnimplemented, errors.New("no such method")))
+			_ = w.Write(rw, r, (&refusal{code: connect.CodeUnimplemented, reason: reasonUnknownMethod, text: "no such method"}).connectError())
 			return
 		}
-		rw.Header().Set("Content-Type", "application/json")
-		rw.WriteHeader(http.StatusNotFound)
-		// An error means that the client is gone.
-		_ = json.NewEncoder(rw).Encode(map[string]string{
-			"code": connect.CodeNotFound.String(), "message": "no such path",
-		})
+		// What is not spoken gets JSON. An error means that the client is gone.
+		_ = w.Write(rw, plain(r), (&refusal{code: connect.CodeNotFound, reason: reasonUnknownPath, text: "no such path"}).connectError())
 	})
 }
 
-// Serve serves Handler on ln, HTTP/1.1 and HTTP/2 without TLS alike, and runs
+// Serve serves Handler on ln, HTTP/1.1 and HTTP/2, with or without TLS, and runs
 // Run, until ctx is done. Then health says "not serving", no more calls are
 // taken, those under way may finish within DrainTimeout, and the marks that
 // they made are appended. It closes ln and returns nil after a clean stop.
@@ -94,6 +96,7 @@ func (s *Service) Serve(ctx context.Context, ln net.Listener) error {
 
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true) // when ln speaks TLS
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{
 		Handler:           s.Handler(),
@@ -124,4 +127,11 @@ func (s *Service) Serve(ctx context.Context, ln net.Listener) error {
 	stopRun()
 	wg.Wait()
 	return fault
+}
+
+// plain is r as of a client that speaks none of the protocols.
+func plain(r *http.Request) *http.Request {
+	out := r.Clone(r.Context())
+	out.Header.Del("Content-Type")
+	return out
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,9 +77,22 @@ type Config struct {
 	// NodeID names this process among all that share the Redis: 1-40 bytes of
 	// [A-Za-z0-9._~@-], required. Answers of owners are addressed to it.
 	NodeID string
-	// ClosedGroups hides groups from users who never had a window in them.
-	// False: such a user sees everything, since producers are trusted to let
-	// nobody ask who should not.
+	// Authenticate tells who calls. nil: nobody is asked, and every caller is
+	// trusted as an administrator is.
+	Authenticate Authenticate
+	// UserLimits bounds what one user may ask for.
+	UserLimits UserLimits
+	// MaxInFlight is how many calls are served at once. 0: 10,000.
+	MaxInFlight int
+	// MaxRequest is how many bytes a request may have. 0: 4 MiB.
+	MaxRequest int
+	// NoReflection leaves out gRPC reflection.
+	NoReflection bool
+
+	// ClosedGroups hides groups from users who never had a window in them, also
+	// when somebody asks who is trusted. False: such a user sees everything,
+	// since who is trusted lets nobody ask who should not. From callers who are
+	// no administrators such groups are hidden in any case.
 	ClosedGroups bool
 	// Limits are those of messages that are sent; zero: convert's defaults.
 	Limits convert.Limits
@@ -93,6 +108,10 @@ type Config struct {
 	// MaxWaiting is how many calls may wait for an owner's answer at once, and
 	// how many marks may be under way. 0: 10,000.
 	MaxWaiting int
+	// LoadTimeout is how long a call waits for the truth of conversations, or for
+	// messages, that Redis does not have; what is not there by then is
+	// Unavailable. It counts for each 500 conversations. 0: 5 s.
+	LoadTimeout time.Duration
 	// DrainTimeout is how long Serve lets calls finish when it is to stop.
 	// 0: 10 s.
 	DrainTimeout time.Duration
@@ -125,7 +144,15 @@ func (c *Config) check() error {
 		{"AnswerTimeout", int64(c.AnswerTimeout)},
 		{"MarkWindow", int64(c.MarkWindow)},
 		{"MaxWaiting", int64(c.MaxWaiting)},
+		{"LoadTimeout", int64(c.LoadTimeout)},
 		{"DrainTimeout", int64(c.DrainTimeout)},
+		{"MaxInFlight", int64(c.MaxInFlight)},
+		{"MaxRequest", int64(c.MaxRequest)},
+		{"UserLimits.Requests", int64(math.Floor(c.UserLimits.Requests))},
+		{"UserLimits.Burst", int64(math.Floor(c.UserLimits.Burst))},
+		{"UserLimits.Bytes", int64(math.Floor(c.UserLimits.Bytes))},
+		{"UserLimits.BytesBurst", int64(math.Floor(c.UserLimits.BytesBurst))},
+		{"UserLimits.InFlight", int64(c.UserLimits.InFlight)},
 	} {
 		if n.value < 0 {
 			faults = append(faults, fmt.Errorf("%s is negative", n.name))
@@ -139,7 +166,10 @@ func (c *Config) fill() {
 	c.AnswerTimeout = cmp.Or(c.AnswerTimeout, 10*time.Second)
 	c.MarkWindow = cmp.Or(c.MarkWindow, 3*time.Millisecond)
 	c.MaxWaiting = cmp.Or(c.MaxWaiting, 10_000)
+	c.LoadTimeout = cmp.Or(c.LoadTimeout, 5*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 10_000)
+	c.MaxRequest = cmp.Or(c.MaxRequest, defaultMaxRequest)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -162,11 +192,13 @@ type Service struct {
 	metrics   *metrics
 	poller    *poller
 	marks     *coalescer
+	warmer    *warmer
 	anomalies *anomalies
 	lists     *snapshots
 	rosters   chan struct{} // holds a token for each roster that is being read
 	health    *healthState
 	faults    throttle
+	limits    *limiter
 }
 
 var _ tidemarkv1connect.SyncServiceHandler = (*Service)(nil)
@@ -178,24 +210,34 @@ func New(cfg Config) (*Service, error) {
 	}
 	cfg.fill()
 	m := newMetrics(cfg.Registerer)
+	warmer, err := newWarmer(cfg.Log, cfg.Now, m, cfg.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("syncapi: %w", err)
+	}
 	return &Service{
 		cfg:       cfg,
 		log:       cfg.Logger,
 		metrics:   m,
 		poller:    newPoller(cfg.Hot, cfg.NodeID, cfg.MaxWaiting, m, cfg.Logger),
 		marks:     newCoalescer(cfg, m),
+		warmer:    warmer,
 		anomalies: newAnomalies(cfg.Now, cfg.Logger, m),
 		lists:     newSnapshots(cfg.Now),
 		rosters:   make(chan struct{}, maxRosters),
 		health:    newHealthState(),
+		limits:    newLimiter(cfg, m),
 	}, nil
 }
 
-// Run fetches the answers that calls wait for until ctx is done, and then waits
-// for the marks that are being appended. It returns nil; calls that still wait
+// Run fetches the answers that calls wait for, and asks owners to make
+// conversations warm that are read often, until ctx is done, and then waits for
+// the marks that are being appended. It returns nil; calls that still wait
 // are answered with Unavailable. A Service runs once.
 func (s *Service) Run(ctx context.Context) error {
+	var warming sync.WaitGroup
+	warming.Go(func() { s.warmer.run(ctx) })
 	s.poller.run(ctx)
+	warming.Wait()
 	s.marks.drain()
 	return nil
 }

@@ -2,6 +2,7 @@ package syncapi_test
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
@@ -285,21 +287,35 @@ func wantUnavailable(t *testing.T, name string, err error) {
 	}
 }
 
-// detail gives the reason that comes with an error.
+// detail gives what comes with an error: its reason as the message, and when to
+// try again.
 func detail(t *testing.T, err error) *v1.EntryError {
 	t.Helper()
-	fault, ok := err.(*connect.Error)
-	if !ok || len(fault.Details()) != 1 {
-		t.Errorf("no detail in %v", err)
-		return nil
+	out := new(v1.EntryError)
+	fault, ok := errors.AsType[*connect.Error](err)
+	if !ok {
+		t.Errorf("%v is no Connect error", err)
+		return out
 	}
-	value, err := fault.Details()[0].Value()
-	if err != nil {
-		t.Error(err)
-		return nil
+	for _, d := range fault.Details() {
+		value, err := d.Value()
+		if err != nil {
+			t.Error(err)
+		}
+		switch x := value.(type) {
+		case *errdetails.ErrorInfo:
+			out.Message = x.GetReason()
+			if x.GetDomain() != syncapi.ErrorDomain {
+				t.Errorf("domain %q", x.GetDomain())
+			}
+		case *errdetails.RetryInfo:
+			out.RetryAfterMs = x.GetRetryDelay().AsDuration().Milliseconds()
+		}
 	}
-	d, _ := value.(*v1.EntryError)
-	return d
+	if out.Message == "" {
+		t.Errorf("no reason in %v", err)
+	}
+	return out
 }
 
 func TestMembersLoadedForAnOlderWarmUpAreServedAndNotMerged(t *testing.T) {

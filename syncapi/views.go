@@ -15,8 +15,15 @@ const loadBatch = 500
 type sight struct {
 	watermark.View
 	visible watermark.Intervals
+	closed  bool // hidden from users without a window
 	err     error
 }
+
+// hidden tells that the user may not know of the conversation. It is then read
+// as one that is not there: from the truth each time, and nothing is kept of it
+// in Redis. So how long an answer takes, or that a store is away, tells nothing
+// either, and users who ask for what is not theirs fill nothing.
+func (s *sight) hidden() bool { return s.closed && !s.Member.Known() }
 
 // edges gives the first and last seq that can be seen, first = last + 1 where
 // there is none. A member whose window is closed learns nothing of how far the
@@ -35,12 +42,21 @@ func (s *sight) edges() (first, last watermark.Seq) {
 // in one round trip, and from the truth in batches where Redis has nothing to
 // say. The error is that of Redis; an entry that cannot be loaded has its own.
 func (s *Service) look(ctx context.Context, user watermark.UserID, convs []watermark.ConversationID) (map[watermark.ConversationID]*sight, error) {
-	return s.lookFor(ctx, user, convs, func(v *sight) bool { return v.Temperature != watermark.Warm })
+	out, err := s.lookFor(ctx, user, convs, func(v *sight) bool { return v.Temperature != watermark.Warm })
+	var cold []watermark.ConversationID
+	for _, v := range out {
+		if v.Temperature == watermark.Cold && v.err == nil {
+			cold = append(cold, v.ID)
+		}
+	}
+	s.warmer.read(cold)
+	return out, err
 }
 
 // lookWhole is look for who needs to be sure that everything is in it that was
 // appended before the call. Redis alone does not say that: a mark is raised
-// there after it was appended.
+// there after it was appended. Who looks at a list reads no conversation, so it
+// warms none.
 func (s *Service) lookWhole(ctx context.Context, user watermark.UserID, convs []watermark.ConversationID) (map[watermark.ConversationID]*sight, error) {
 	return s.lookFor(ctx, user, convs, func(*sight) bool { return true })
 }
@@ -64,13 +80,14 @@ func (s *Service) lookFor(ctx context.Context, user watermark.UserID, convs []wa
 		return nil, err
 	}
 	var missing []*sight
+	closed := s.closedTo(ctx)
 	for i, ask := range asks {
-		v := &sight{View: views[i]}
+		v := &sight{View: views[i], closed: closed && !ask.Conversation.Single()}
 		v.ID = ask.Conversation
 		v.Member.User = user
 		out[ask.Conversation] = v
 		s.metrics.views.WithLabelValues(temperatureWord(v.Temperature)).Inc()
-		if lacks(v) {
+		if lacks(v) || v.hidden() {
 			missing = append(missing, v)
 		}
 	}
@@ -103,7 +120,9 @@ func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sigh
 			wants[i].Users = append(wants[i].Users, peer)
 		}
 	}
-	states, err := s.cfg.Truth.Load(ctx, wants)
+	within, cancel := context.WithTimeout(ctx, s.cfg.LoadTimeout)
+	states, err := s.cfg.Truth.Load(within, wants)
+	cancel()
 	if err != nil {
 		for _, v := range batch {
 			v.err = err
@@ -114,7 +133,9 @@ func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sigh
 	for i, v := range batch {
 		switch v.Temperature {
 		case watermark.Partial:
-			loads = append(loads, v.complete(states[i], wants[i].Users))
+			if load := v.complete(states[i], wants[i].Users); !v.hidden() {
+				loads = append(loads, load)
+			}
 			continue
 		case watermark.Warm:
 			v.add(states[i])
@@ -212,8 +233,7 @@ func (s *Service) admit(v *sight) {
 	switch {
 	case v.err != nil:
 		return
-	case v.Temperature == watermark.Cold && !v.Exists(),
-		s.cfg.ClosedGroups && !v.ID.Single() && !v.Member.Known():
+	case v.Temperature == watermark.Cold && !v.Exists(), v.hidden():
 		v.err = errUnknown(v.ID)
 		return
 	}

@@ -2,7 +2,6 @@ package syncapi
 
 import (
 	"context"
-	"errors"
 	"math"
 	"slices"
 
@@ -20,12 +19,12 @@ const (
 
 // GetWatermarks tells a user's numbers in given or in all conversations.
 func (s *Service) GetWatermarks(ctx context.Context, req *v1.GetWatermarksRequest) (*v1.GetWatermarksResponse, error) {
-	user, err := watermark.ParseUserID(req.GetUser())
+	user, err := userIn(req.GetUser())
 	if err != nil {
 		return nil, err
 	}
 	if n := len(req.GetConversations()); n > maxEntries {
-		return nil, invalid("conversations: %d of them, at most %d are allowed", n, maxEntries)
+		return nil, invalid("conversations", "%d of them, at most %d are allowed", n, maxEntries)
 	} else if n > 0 {
 		return s.givenWatermarks(ctx, user, req.GetConversations())
 	}
@@ -68,7 +67,7 @@ func (s *Service) allWatermarks(ctx context.Context, user watermark.UserID, req 
 	if req.GetPageToken() != "" {
 		var err error
 		if at, err = decodeToken(req.GetPageToken(), user); err != nil {
-			return nil, invalid("page_token: it was not made by this service for this user")
+			return nil, invalid("page_token", "it was not made by this service for this user")
 		}
 	}
 	size := req.GetPageSize()
@@ -128,7 +127,7 @@ func (s *Service) listPage(ctx context.Context, user watermark.UserID, at pageTo
 	bytes, served := 0, 0
 	for _, l := range page {
 		v := seen[l.conv]
-		if r, ok := errors.AsType[*refusal](v.err); ok && r.reason == reasonUnknown {
+		if isUnknown(v.err) {
 			served++ // a closed group in which the user only sent
 			continue
 		}

@@ -42,6 +42,7 @@ type world struct {
 	lag     time.Duration       // how long after a record is appended its answer is there
 	waited  watermark.AnswerKey // the last one that was held back
 	decided watermark.Answer
+	held    []heldAnswer // all of them
 
 	hotDown, truthDown, logDown bool
 	beforeMessages              func() // runs once, between a call's bounds and its rows
@@ -55,6 +56,11 @@ type world struct {
 	appends [][]watermark.ReadAdvanced // one for each record of marks
 	keys    int                        // answers asked for
 	loads   [][]watermark.Want
+}
+
+type heldAnswer struct {
+	key    watermark.AnswerKey
+	answer watermark.Answer
 }
 
 // talk is one conversation.
@@ -228,9 +234,11 @@ func (w *world) decideLocked(in watermark.Input) watermark.Answer {
 	if full {
 		return watermark.Answer{Verdict: watermark.Refused, Reason: watermark.ReasonWindowFull}
 	}
-	if at := w.appendLocked(t.ID); in.User != "" {
+	switch at := w.appendLocked(t.ID); {
+	case in.Act == watermark.ActWarm: // of which nothing is to be known
+	case in.User != "":
 		m.ChangedAt = at
-	} else {
+	default:
 		t.ChangedAt = at
 	}
 	if in.User != "" {
@@ -246,6 +254,7 @@ func (w *world) answerLocked(key watermark.AnswerKey, a watermark.Answer) {
 	case key.Caller == "":
 	case w.slow:
 		w.waited, w.decided = key, a
+		w.held = append(w.held, heldAnswer{key, a})
 	case w.lag > 0:
 		time.AfterFunc(w.lag, func() { w.set(func() { w.answers[key] = a }) })
 	default:

@@ -30,6 +30,7 @@ type Allocation struct {
 	// "incarnation", "warming", "floor", "counter".
 	Why      string
 	Unknown  []UserID  // Partial: the members to load
+	Token    string    // Partial: the warm-up that does not know them, see MemberLoad
 	Outcomes []Outcome // Warm: one for each input, in order
 	// Max is the counter after the batch. Meaningful when Warm.
 	Max Seq
@@ -96,14 +97,30 @@ type RevokedRow struct {
 	Revoked      Revoked
 }
 
+// Position is how far history has a partition of a topic: what every record
+// below Next says is in it. It is what tells a history that was restored from
+// a backup, and a topic that was made anew, when a group begins to read.
+type Position struct {
+	Topic string
+	Partition
+	Next int64
+}
+
 // Change is a batch of writes to history. A store applies it in the order
-// rows, revokes, members, conversations, so that a conversation's max never
-// stands without its rows, whatever dies in between.
+// rows, revokes, members, conversations, positions, so that a conversation's
+// max never stands without its rows, nor a position without what is below it,
+// whatever dies in between.
 type Change struct {
 	Rows          []Row
 	Revokes       []RevokedRow
 	Members       []MemberRow // merged as Member.Merge does
 	Conversations []Conversation
+	Positions     []Position // the highest Next of each topic and partition stands
+}
+
+// Empty tells whether there is nothing to write.
+func (c *Change) Empty() bool {
+	return len(c.Rows)+len(c.Revokes)+len(c.Members)+len(c.Conversations)+len(c.Positions) == 0
 }
 
 // Fate says what became of a row that was to be inserted.

@@ -361,3 +361,12 @@ func BenchmarkPlanPage(b *testing.B) {
 		}
 	}
 }
+
+func TestAPageIsBoundedWhateverIsAskedFor(t *testing.T) {
+	for _, num := range []int64{wm.MaxPage + 1, 1 << 40, math.MaxInt64} {
+		p, err := wm.PlanPage(wm.Intervals{{First: 1, Last: wm.MaxSeq}}, wm.PageRequest{Begin: 1, End: 1 << 62, Num: num})
+		if err != nil || p.Spans.Count() != wm.MaxPage {
+			t.Errorf("num %d: %d seqs, %v", num, p.Spans.Count(), err)
+		}
+	}
+}

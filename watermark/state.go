@@ -85,7 +85,8 @@ type State struct {
 	Conversation
 	Members map[UserID]Member
 	// Sent holds the client message ids of at least the last DedupeHorizon
-	// seqs that the state saw, and of at most three times as many.
+	// seqs that the state saw, and of at most three times as many. An id whose
+	// message lost its seq to an earlier one is not among them.
 	Sent map[SentKey]Sent
 	// Complete says that Members holds every member that exists, so that an
 	// absent user never had a window. A fold alone never says so.
@@ -137,6 +138,10 @@ func (s *State) apply(e Event, offset int64) {
 }
 
 func (s *State) applyMessage(m *Message, policy UnreadPolicy) {
+	// The first message at a seq stands. One at a seq that the fold has passed is
+	// either known already, or older than where the fold began, or has lost its
+	// place: its id does not stand there.
+	first := m.Seq > s.Max
 	if m.Seq >= s.Max {
 		s.Max, s.Policy = m.Seq, policy
 	}
@@ -151,7 +156,9 @@ func (s *State) applyMessage(m *Message, policy UnreadPolicy) {
 	} else {
 		s.MergeMember(Member{User: m.Sender, Read: m.Seq})
 	}
-	s.sent(SentKey{m.Sender, m.ClientID}, Sent{m.Seq, m.Hash})
+	if first {
+		s.sent(SentKey{m.Sender, m.ClientID}, Sent{m.Seq, m.Hash})
+	}
 }
 
 // MergeMember merges what is known of one member.
@@ -185,14 +192,38 @@ func (s *State) sent(k SentKey, v Sent) {
 	}
 }
 
-// Merge takes over what o knows and s does not. s is complete if either was.
+// Merge takes over what o knows and s does not. s is complete if either was. Of
+// two messages at one seq that of s stands, so what is earlier in the log, or
+// history, is merged into first.
 func (s *State) Merge(o *State) {
+	taken := s.taken(o.Sent)
 	s.Conversation.Merge(o.Conversation)
 	for _, m := range o.Members {
 		s.MergeMember(m)
 	}
 	for k, v := range o.Sent {
-		s.sent(k, v)
+		if at, ok := taken[v.Seq]; !ok || at == k {
+			s.sent(k, v)
+		}
 	}
 	s.Complete = s.Complete || o.Complete
+}
+
+// taken gives whose the seqs are in s that others lay claim to; usually theirs
+// are all above.
+func (s *State) taken(others map[SentKey]Sent) map[Seq]SentKey {
+	low := MaxSeq
+	for _, v := range others {
+		low = min(low, v.Seq)
+	}
+	if low > s.Max {
+		return nil
+	}
+	out := make(map[Seq]SentKey)
+	for k, v := range s.Sent {
+		if v.Seq >= low {
+			out[v.Seq] = k
+		}
+	}
+	return out
 }

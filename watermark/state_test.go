@@ -165,3 +165,29 @@ func TestHashCoversTheContentOnly(t *testing.T) {
 		t.Errorf("tombstone: %+v", tomb)
 	}
 }
+
+// Of two messages at one seq the first stands, and only its id is known to
+// stand there: the owner gives the other one a seq of its own by that.
+func TestAnIDThatLostItsSeqDoesNotStandThere(t *testing.T) {
+	said := func(seq wm.Seq, id string) wm.Record {
+		return wm.Record{Events: []wm.Event{wm.MessagesSequenced{Messages: []wm.Message{{Seq: seq, Sender: "A", ClientID: id}}}}}
+	}
+	log := []wm.Record{said(1, "a"), said(2, "b"), said(3, "c"), said(2, "a"), said(3, "x"), said(4, "d")}
+	want := map[wm.SentKey]wm.Sent{
+		{Sender: "A", ClientID: "a"}: {Seq: 1}, {Sender: "A", ClientID: "b"}: {Seq: 2},
+		{Sender: "A", ClientID: "c"}: {Seq: 3}, {Sender: "A", ClientID: "d"}: {Seq: 4},
+	}
+	for cut := range len(log) + 1 {
+		s, later := wm.NewState("group:g"), wm.NewState("group:g")
+		for _, rec := range log[:cut] {
+			s.Apply(rec)
+		}
+		for _, rec := range log[cut:] {
+			later.Apply(rec)
+		}
+		s.Merge(later)
+		if d := cmp.Diff(want, s.Sent); d != "" {
+			t.Errorf("cut at %d (-want +got):\n%s", cut, d)
+		}
+	}
+}

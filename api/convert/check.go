@@ -18,6 +18,18 @@ const MaxTime = 253402300799999
 // IEEE 754 doubles, and what they cannot count nobody could read any more.
 const maxCount = int64(watermark.MaxSeq)
 
+// FieldError says which field of what somebody sent breaks its rule, and how.
+type FieldError struct {
+	Field string
+	Err   error
+}
+
+// Error implements error.
+func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
+
+// Unwrap gives the rule that is broken.
+func (e *FieldError) Unwrap() error { return e.Err }
+
 // faults gathers what is wrong with one message, so that its sender learns of
 // everything at once.
 type faults struct {
@@ -45,7 +57,7 @@ func (f *faults) because(reason, field string, err error) {
 		// Several reasons at once: the broad one covers them.
 		f.reason = watermark.ReasonInvalid
 	}
-	f.errs = append(f.errs, fmt.Errorf("%s: %w", field, err))
+	f.errs = append(f.errs, &FieldError{Field: field, Err: err})
 }
 
 // nest takes over the faults of a part, keeping their reason.

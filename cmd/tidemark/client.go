@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidemark-im/tidemark/api/tidemark/v1/tidemarkv1connect"
+	"github.com/tidemark-im/tidemark/client"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -61,6 +62,10 @@ func (a *app) syncClient(timeout time.Duration) (svc tidemarkv1connect.SyncServi
 	if err != nil {
 		return nil, nil, err
 	}
+	source, err := a.tokenSource()
+	if err != nil {
+		return nil, nil, err
+	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = maxConcurrency
 	bound := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
@@ -71,7 +76,11 @@ func (a *app) syncClient(timeout time.Duration) (svc tidemarkv1connect.SyncServi
 			return res, explain(err, base)
 		}
 	})
-	svc = tidemarkv1connect.NewSyncServiceClient(&http.Client{Transport: transport}, base.String(), connect.WithInterceptors(bound))
+	var sending http.RoundTripper = transport
+	if source != nil {
+		sending = client.Authorized{Token: source, Base: transport}
+	}
+	svc = tidemarkv1connect.NewSyncServiceClient(&http.Client{Transport: sending}, base.String(), connect.WithInterceptors(bound))
 	return svc, transport.CloseIdleConnections, nil
 }
 
@@ -91,6 +100,9 @@ func explain(err error, base *url.URL) error {
 	c, ok := errors.AsType[*connect.Error](err)
 	if !ok {
 		return err
+	}
+	if code == connect.CodeUnauthenticated {
+		return fmt.Errorf("%s asks who calls: %s; give --token or set %s", base, c.Message(), tokenEnv)
 	}
 	reason, refused := strings.CutPrefix(c.Message(), "refused: ")
 	if text := refusals[reason]; refused && text != "" {

@@ -15,6 +15,8 @@ var enums = map[string][]string{
 	"keep":    {"end", "begin"},
 	"history": {"none", "all", "from:"},
 	"policy":  {"default", "advance_on_send", "keep_on_send"},
+
+	"on-lost-offsets": {"stop", "earliest", "latest"},
 }
 
 // completeFlags gives the shell what the flags of cmd and the commands below it

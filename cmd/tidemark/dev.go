@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -24,6 +25,7 @@ type devFlags struct {
 	data                 string
 	kafkaPort            int
 	sync, gateway, admin string
+	auth                 bool
 }
 
 func newDevCmd(a *app) *cobra.Command {
@@ -35,11 +37,15 @@ func newDevCmd(a *app) *cobra.Command {
 an SQLite history. It speaks to them as a deployment does, over TCP with the
 same drivers, and prints where everything listens, with lines to try.
 
+Everybody on this machine may do everything. With --auth callers need a token, and
+it prints how to make one; with settings of auth those hold.
+
 With --data Kafka's log and history are kept in a directory. Redis starts empty
 every time, so each restart is a recovery from a lost Redis. Without --data
 nothing is left.`,
 		Example: `  tidemark dev
   tidemark dev --data ./data
+  tidemark dev --auth
   tidemark dev --kafka-port 0 --sync 127.0.0.1:0 --gateway 127.0.0.1:0 --admin 127.0.0.1:0
   tidemark dev --set log.level=info --set toredis.unread_policy=keep_on_send`,
 		GroupID: groupRun,
@@ -52,6 +58,7 @@ nothing is left.`,
 	flags.StringVar(&f.sync, "sync", "", "`address` of the sync API; port 0: any that is free (default 127.0.0.1:8080)")
 	flags.StringVar(&f.gateway, "gateway", "", "`address` of the gateway (default 127.0.0.1:8081)")
 	flags.StringVar(&f.admin, "admin", "", "`address` of metrics and health (default 127.0.0.1:8082)")
+	flags.BoolVar(&f.auth, "auth", false, "ask callers for a token, signed with a secret that is made (with --data, kept) unless auth is set")
 	return cmd
 }
 
@@ -71,6 +78,13 @@ func (a *app) dev(ctx context.Context, f devFlags) (err error) {
 		}
 		defer unlock()
 	}
+	secret := ""
+	if f.auth && !cfg.Auth.Enabled() {
+		if secret, err = devSecret(f.data); err != nil {
+			return err
+		}
+		cfg.Auth.Secret = secret
+	}
 	if err := freePorts(ctx, f, cfg); err != nil {
 		return interrupted(ctx, err)
 	}
@@ -87,7 +101,7 @@ func (a *app) dev(ctx context.Context, f devFlags) (err error) {
 		return interrupted(ctx, err)
 	}
 	err = svc.runReady(ctx, func() error {
-		a.printDev(svc, emb.Config.Kafka, f.data)
+		a.printDev(svc, emb.Config, f.data, secret)
 		return nil
 	})
 	return errors.Join(err, svc.close())
@@ -155,10 +169,14 @@ func lockDir(dir string) (unlock func(), err error) {
 }
 
 // printDev says where everything is, and how to try it.
-func (a *app) printDev(svc *service, kafka config.Kafka, data string) {
+func (a *app) printDev(svc *service, cfg config.Config, data, secret string) {
+	kafka := cfg.Kafka
 	broker := kafka.Brokers[0]
 	addrs := slices.Insert(svc.addresses(), 1, address{"kafka", broker})
 	if a.output == "json" {
+		if secret != "" {
+			a.emit(map[string]string{"name": "auth.secret", "value": secret}, nil)
+		}
 		for _, x := range addrs {
 			a.emit(x, nil)
 		}
@@ -173,18 +191,24 @@ func (a *app) printDev(svc *service, kafka config.Kafka, data string) {
 	if gateway != defaultGateway {
 		live += " --gateway " + gateway
 	}
+	curl, grpcurl := "", ""
+	if cfg.Auth.Enabled() {
+		const bearer = ` -H "authorization: Bearer $` + tokenEnv + `"`
+		curl, grpcurl = bearer, bearer
+	}
 	pull := `{"user":"alice","ranges":[{"conversation":"group:g1","begin":1,"end":100}]}`
 	try := [][2]string{
 		{"alice joins a group:", "tidemark join --conversation group:g1 --user alice --history all" + server},
 		{"what comes for alice, in a terminal of its own:", "tidemark watch --user alice" + live},
 		{"a message from another producer:", `echo '{"conversation":"group:g1","sender":"alice","text":"hello"}' | kcat -P -b ` + broker +
 			` -t ` + kafka.TopicPrefix + wire.TopicToRedis + ` -X topic.partitioner=murmur2_random -k group:g1`},
-		{"what there is for alice, by HTTP and by gRPC:", "curl -s " + sync + "/tidemark.v1.SyncService/Pull -H 'content-type: application/json' -d '" + pull + "'"},
-		{"", "grpcurl -plaintext -d '" + pull + "' " + strings.TrimPrefix(sync, "http://") + " tidemark.v1.SyncService/Pull"},
+		{"what there is for alice, by HTTP and by gRPC:", "curl -s " + sync + "/tidemark.v1.SyncService/Pull" + curl + " -H 'content-type: application/json' -d '" + pull + "'"},
+		{"", "grpcurl -plaintext" + grpcurl + " -d '" + pull + "' " + strings.TrimPrefix(sync, "http://") + " tidemark.v1.SyncService/Pull"},
 	}
 	if admin := hostOf(addrs, "admin"); admin != "" {
 		try = append(try, [2]string{"whether all is well:", "curl -s http://" + admin + "/readyz"})
 	}
+	try = append(tokenLines(cfg.Auth, secret), try...)
 	fmt.Fprintln(a.out, "Tidemark is ready. Ctrl-C stops it.")
 	fmt.Fprintln(a.out)
 	for _, x := range addrs {
@@ -202,6 +226,40 @@ func (a *app) printDev(svc *service, kafka config.Kafka, data string) {
 		return
 	}
 	fmt.Fprintf(a.out, "\nThe log and history are kept in %s; Redis began empty.\n", data)
+}
+
+// devSecret makes a secret, or gives the one that was made for a data directory.
+func devSecret(data string) (string, error) {
+	fresh := strings.ToLower(rand.Text() + rand.Text())
+	if data == "" {
+		return fresh, nil
+	}
+	name := filepath.Join(data, "auth-secret")
+	b, err := os.ReadFile(name)
+	switch {
+	case err == nil:
+		return strings.TrimSpace(string(b)), nil
+	case !errors.Is(err, os.ErrNotExist):
+		return "", fmt.Errorf("--auth: %w", err)
+	}
+	if err := os.WriteFile(name, []byte(fresh+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("--auth: %w", err)
+	}
+	return fresh, nil
+}
+
+// tokenLines are the lines that make a token to try the others with.
+func tokenLines(auth config.Auth, secret string) [][2]string {
+	switch {
+	case !auth.Enabled():
+		return nil
+	case secret != "":
+		return [][2]string{
+			{"a token for alice, in every terminal:", "export TIDEMARK_AUTH_SECRET=" + secret},
+			{"", "export " + tokenEnv + "=$(tidemark token --user alice --admin)"},
+		}
+	}
+	return [][2]string{{"a token for alice that may join users, in every terminal:", "export " + tokenEnv + "=..."}}
 }
 
 // hostOf gives host:port of an address by its name.

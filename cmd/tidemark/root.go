@@ -17,6 +17,7 @@ const (
 	exitOK          = 0
 	exitFailed      = 1
 	exitUsage       = 2
+	exitUnfinished  = 2 // of a check: it can say neither yes nor no
 	exitInterrupted = 130
 )
 
@@ -33,6 +34,9 @@ type app struct {
 	sets       []string
 	output     string
 	server     string
+	// token and tokenFile say who calls the sync API. Both empty: what the
+	// environment says.
+	token, tokenFile string
 }
 
 // execute runs one command line and gives the exit code. It returns when
@@ -52,6 +56,9 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	_, usage := errors.AsType[usageError](err)
 	a.complain(err)
 	if ran && !usage {
+		if e, ok := errors.AsType[exitError](err); ok {
+			return e.code
+		}
 		return exitFailed
 	}
 	fmt.Fprintf(a.errOut, "Run '%s --help' for usage.\n", cmd.CommandPath())
@@ -76,6 +83,14 @@ type usageError struct{ error }
 func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// exitError is an error with an exit code of its own.
+type exitError struct {
+	code int
+	error
+}
+
+func (e exitError) Unwrap() error { return e.error }
 
 // runError is what a command returned after its command line was accepted. All
 // other errors are the library's complaints about the command line.
@@ -107,6 +122,8 @@ Start with 'tidemark dev': everything in one process, nothing to install.`,
 	flags.StringArrayVar(&a.sets, "set", nil, "set `key=value` over file and environment; repeatable (keys: tidemark config keys)")
 	flags.StringVarP(&a.output, "output", "o", "text", "`format` of what is printed: text or json")
 	flags.StringVar(&a.server, "server", defaultServer, "base `URL` of the sync API")
+	flags.StringVar(&a.token, "token", "", "`token` that says who calls (default TIDEMARK_TOKEN)")
+	flags.StringVar(&a.tokenFile, "token-file", "", "`file` with the token (default TIDEMARK_TOKEN_FILE)")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return oneOf("output", a.output, "text", "json") }
 	root.AddGroup(
 		&cobra.Group{ID: groupRun, Title: "Run it:"},
@@ -118,7 +135,7 @@ Start with 'tidemark dev': everything in one process, nothing to install.`,
 		newDemoCmd(a), newDevCmd(a), newRunCmd(a),
 		newSendCmd(a), newPullCmd(a), newWatchCmd(a), newListCmd(a), newWatermarksCmd(a), newReadCmd(a), newReadersCmd(a),
 		newJoinCmd(a), newLeaveCmd(a), newKickCmd(a), newClearCmd(a), newRaiseMinCmd(a), newRevokeCmd(a), newAttributesCmd(a), newPolicyCmd(a),
-		newTopicsCmd(a), newLagCmd(a), newAuditCmd(a), newConfigCmd(a), newVersionCmd(a),
+		newTopicsCmd(a), newLagCmd(a), newAuditCmd(a), newHistoryCmd(a), newDLQCmd(a), newTokenCmd(a), newConfigCmd(a), newVersionCmd(a),
 	)
 	root.SetHelpCommandGroupID(groupOperate)
 	root.SetCompletionCommandGroupID(groupOperate)

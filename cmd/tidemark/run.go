@@ -13,7 +13,8 @@ import (
 )
 
 func newRunCmd(a *app) *cobra.Command {
-	return &cobra.Command{
+	var onLost string
+	cmd := &cobra.Command{
 		Use:   "run ROLE...",
 		Short: "Run roles of a deployment against its Kafka, Redis and history",
 		Long: `Run runs one or more roles until it is told to stop (SIGINT or SIGTERM), then
@@ -25,7 +26,8 @@ Roles:
   tomongo  writes the sequenced log into history
   topush   hands events to devices
   sync     answers the sync API
-  gateway  holds the devices' connections`,
+  gateway  holds the devices' connections
+  audit    checks history and Redis slowly and for ever; one is enough`,
 		Example: `  tidemark run toredis tomongo topush sync gateway --config tidemark.yaml
   TIDEMARK_KAFKA_BROKERS=k1:9092,k2:9092 tidemark run toredis
   tidemark run sync --set sync.listen=127.0.0.1:9080 --set log.format=json`,
@@ -33,7 +35,7 @@ Roles:
 		Args:    roleArgs,
 		ValidArgsFunction: func(_ *cobra.Command, args []string, given string) ([]string, cobra.ShellCompDirective) {
 			var out []string
-			for _, r := range stack.Roles() {
+			for _, r := range stack.Runnable() {
 				if !slices.Contains(args, string(r)) && strings.HasPrefix(string(r), given) {
 					out = append(out, string(r))
 				}
@@ -41,6 +43,9 @@ Roles:
 			return out, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("on-lost-offsets") {
+				a.sets = append(a.sets, "kafka.on_lost_offsets="+onLost)
+			}
 			cfg, err := a.load(nil)
 			if err != nil {
 				return err
@@ -70,6 +75,8 @@ Roles:
 			return errors.Join(err, svc.close())
 		},
 	}
+	cmd.Flags().StringVar(&onLost, "on-lost-offsets", "stop", "`how` a worker goes on where it cannot read on at its start: stop, earliest or latest (docs/runbook.md)")
+	return cmd
 }
 
 func roleArgs(_ *cobra.Command, args []string) error {
@@ -78,7 +85,7 @@ func roleArgs(_ *cobra.Command, args []string) error {
 	}
 	var errs []error
 	for i, r := range args {
-		if !slices.Contains(stack.Roles(), stack.Role(r)) {
+		if !slices.Contains(stack.Runnable(), stack.Role(r)) {
 			errs = append(errs, fmt.Errorf("unknown role %q; there are %s", r, roleNames()))
 		}
 		if slices.Contains(args[:i], r) {
@@ -90,7 +97,7 @@ func roleArgs(_ *cobra.Command, args []string) error {
 
 func roleNames() string {
 	var names []string
-	for _, r := range stack.Roles() {
+	for _, r := range stack.Runnable() {
 		names = append(names, string(r))
 	}
 	return strings.Join(names, ", ")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
@@ -15,29 +16,40 @@ import (
 
 // service is a stack with the operator's port beside it.
 type service struct {
-	stack    *stack.Stack
-	admin    net.Listener // nil: none
-	runAdmin func(context.Context) error
+	stack *stack.Stack
+	admin net.Listener // nil: none
+
+	stopAdmin  context.CancelFunc
+	adminEnded chan struct{} // closed when it has, adminErr is set then
+	adminErr   error
+	ran        bool // and told what became of the port
 }
 
-// openService takes every port and connects to everything; nothing runs yet.
+// openService takes every port and connects to everything; no role runs yet. The
+// operator's port answers from the start: what is waited for must be seen.
 func openService(ctx context.Context, cfg config.Config, roles []stack.Role, logger *slog.Logger) (_ *service, err error) {
-	s := &service{}
+	s := &service{stopAdmin: func() {}, adminEnded: make(chan struct{})}
 	registry, health := telemetry.NewRegistry(), &telemetry.Health{}
 	if cfg.Admin.Listen != "" {
 		var lc net.ListenConfig
 		if s.admin, err = lc.Listen(ctx, "tcp", cfg.Admin.Listen); err != nil {
 			return nil, fmt.Errorf("admin.listen: %w", err)
 		}
-		s.runAdmin = func(ctx context.Context) error {
-			return telemetry.Serve(ctx, s.admin, telemetry.AdminHandler(registry, health), time.Second)
-		}
+		s.serveAdmin(context.WithoutCancel(ctx), telemetry.AdminHandler(registry, health))
 	}
 	s.stack, err = stack.Open(ctx, stack.Config{Config: cfg, Roles: roles, Logger: logger, Registry: registry, Health: health})
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
+}
+
+func (s *service) serveAdmin(ctx context.Context, h http.Handler) {
+	ctx, s.stopAdmin = context.WithCancel(ctx)
+	go func() {
+		defer close(s.adminEnded)
+		s.adminErr = telemetry.Serve(ctx, s.admin, h, time.Second)
+	}()
 }
 
 // run runs the roles until ctx ends or one of them fails. The operator's port
@@ -48,16 +60,29 @@ func (s *service) run(ctx context.Context) error {
 	}
 	roles, stopRoles := context.WithCancel(ctx)
 	defer stopRoles()
-	admin, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopAdmin()
-	ended := make(chan error, 1)
+	watched := make(chan struct{})
 	go func() {
-		defer stopRoles()
-		ended <- s.runAdmin(admin)
+		defer close(watched)
+		select {
+		case <-s.adminEnded:
+			stopRoles()
+		case <-roles.Done():
+		}
 	}()
+	s.ran = true
 	err := s.stack.Run(roles)
-	stopAdmin()
-	return errors.Join(err, <-ended)
+	stopRoles()
+	<-watched
+	return errors.Join(err, s.endAdmin())
+}
+
+func (s *service) endAdmin() error {
+	if s.admin == nil {
+		return nil
+	}
+	s.stopAdmin()
+	<-s.adminEnded
+	return s.adminErr
 }
 
 // runReady is run, and calls ready once every role works. An error of ready
@@ -92,10 +117,8 @@ func (s *service) close() error {
 	if s.stack != nil {
 		errs = append(errs, s.stack.Close())
 	}
-	if s.admin != nil {
-		if err := s.admin.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
-		}
+	if err := s.endAdmin(); err != nil && !s.ran {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -33,6 +33,13 @@ func TestWrongCommandLines(t *testing.T) {
 		"no message":            {"send", []string{"[conversation input]"}},
 		"too much at once":      {"send --input - --concurrency 0", []string{"--concurrency"}},
 		"server without a host": {"pull --user a --conversation group:g --server ftp://x", []string{"--server", "http or https"}},
+		"no history command":    {"history", []string{"copy, compare"}},
+		"no histories":          {"history copy", []string{`"from", "to" not set`}},
+		"no dlq command":        {"dlq", []string{"list, show, replay, drop"}},
+		"letters by nothing":    {"dlq replay", []string{"name letters, or choose them"}},
+		"letters that are none": {"dlq show toRedis/1 x", []string{`"toRedis/1" is not topic/partition/offset`, `"x" is not`}},
+		"drop without a reason": {"dlq drop --topic toRedis", []string{`"why" not set`}},
+		"odd filters":           {"dlq list --offsets 5-1 --since yesterday --until -1h --partition -2", []string{"--offsets", "--since", "--until", "--partition"}},
 		"kafka that is none":    {"send --input - --kafka nonsense", []string{`kafka.brokers: "nonsense" is not host:port`}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,6 +62,7 @@ func TestNothingListens(t *testing.T) {
 		"sync":  {"watermarks", "--user", "a", "--server", "127.0.0.1:1"},
 		"kafka": {"lag", "--set", "kafka.brokers=127.0.0.1:1"},
 		"send":  {"send", "--conversation", "group:g", "--from", "a", "--text", "x", "--kafka", "127.0.0.1:1"},
+		"dlq":   {"dlq", "list", "--set", "kafka.brokers=127.0.0.1:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := tidemark(t, "", args...)

@@ -16,6 +16,7 @@ import (
 // Defaults of Config.
 const (
 	DefaultDeadLetter = wire.TopicDeadLetter
+	DefaultInputs     = wire.TopicToRedis
 	DefaultFlushMarks = 100
 	DefaultFlushEvery = time.Second
 	DefaultDeleteStep = 1000
@@ -23,8 +24,8 @@ const (
 
 // History is the durable projection of the sequenced log.
 type History interface {
-	// Write applies a change: rows, revokes, members, conversations, in that
-	// order. Writing again changes nothing. An error means that any part of it
+	// Write applies a change: rows, revokes, members, conversations, positions,
+	// in that order. Writing again changes nothing. An error means that any part of it
 	// may have been written.
 	Write(ctx context.Context, change watermark.Change) (watermark.Written, error)
 	// DeleteBelow deletes at most limit messages below seq and tells how many; 0
@@ -63,6 +64,9 @@ type Config struct {
 
 	// DeadLetter names the dead letter topic. Empty: DefaultDeadLetter.
 	DeadLetter string
+	// Inputs names the topic whose offsets are the inputs of the log's records.
+	// Empty: DefaultInputs.
+	Inputs string
 	// FlushMarks is after how many watermark advances the coalesced marks are
 	// written. 0: DefaultFlushMarks.
 	FlushMarks int
@@ -97,6 +101,9 @@ func (c *Config) fill() error {
 	need(c.DeleteStep >= 0, "DeleteStep must not be negative")
 	if c.DeadLetter == "" {
 		c.DeadLetter = DefaultDeadLetter
+	}
+	if c.Inputs == "" {
+		c.Inputs = DefaultInputs
 	}
 	if c.FlushMarks == 0 {
 		c.FlushMarks = DefaultFlushMarks

@@ -99,15 +99,18 @@ func (s *Stage) due() string {
 	return ""
 }
 
-// flush writes the pending marks, then shows them to Redis.
-func (s *Stage) flush(ctx context.Context, reason string) error {
-	if s.marks.empty() {
+// flush writes the pending marks, and that everything below end is in history,
+// then shows the marks to Redis.
+func (s *Stage) flush(ctx context.Context, reason string, end int64) error {
+	if s.marks.empty() && s.at.next >= end {
 		return s.raise(ctx)
 	}
 	rows := s.marks.rows()
-	if _, err := s.cfg.History.Write(ctx, watermark.Change{Members: rows}); err != nil {
+	c := watermark.Change{Members: rows, Positions: s.at.upTo(end)}
+	if _, err := s.cfg.History.Write(ctx, c); err != nil {
 		return fmt.Errorf("tomongo: flush %d watermarks: %w", len(rows), err)
 	}
+	s.at.written(c.Positions)
 	for _, r := range rows {
 		if r.Member.Read > 0 || r.Member.Receipt > 0 {
 			s.unraised.merge(r.Conversation, r.Member)

@@ -13,6 +13,10 @@ type piece struct {
 	poison  []poison
 	end     int64 // offset after its last record
 
+	// topic and partition are where the records stand.
+	topic     string
+	partition watermark.Partition
+
 	states map[watermark.ConversationID]*watermark.State
 	order  []watermark.ConversationID
 	rows   map[place]int // index into change.Rows
@@ -54,6 +58,7 @@ func gather(records []wire.Record) (p *piece, taken int, err error) {
 		default:
 			p.add(rec)
 		}
+		p.topic, p.partition = r.Topic, watermark.Partition{TopicID: r.TopicID, Number: r.Partition}
 		p.end = r.Offset + 1
 		taken++
 	}
@@ -119,9 +124,23 @@ func (p *piece) done() *piece {
 	return p
 }
 
-func (p *piece) empty() bool {
-	c := &p.change
-	return len(c.Rows)+len(c.Revokes)+len(c.Members)+len(c.Conversations) == 0
+// marked tells whether m has something to be flushed. A single conversation
+// exists for its peer from the first message on; later ones have nothing new to
+// say of a member without marks.
+func (p *piece) marked(id watermark.ConversationID, m *watermark.Member) bool {
+	return m.Read != 0 || m.Receipt != 0 || len(m.Own) != 0 || m.ChangedAt != 0 || p.born[id]
+}
+
+// marks tells whether the piece leaves anything to be flushed.
+func (p *piece) marks() bool {
+	for _, id := range p.order {
+		for _, m := range p.states[id].Members {
+			if p.marked(id, &m) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // disown folds a conversation's marks anew without the messages that lost

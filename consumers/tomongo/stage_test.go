@@ -56,6 +56,27 @@ func TestWithoutMarksEverythingIsDurableAtOnce(t *testing.T) {
 	w.checkProjection(t)
 }
 
+func TestHistoryKnowsTheTopicsThatItIsFilledFrom(t *testing.T) {
+	w := newWorld()
+	w.append(t, group, said(message(1, "A", "1")))
+	w.append(t, group, read("A", 1))
+	w.raw([]byte{0xff}) // a dead letter is not missing either
+	s := w.stage(t, func(c *tomongo.Config) { c.Inputs = "p.toRedis" })
+	handle(t, s, w.log[:2])
+	if len(w.known) != 0 {
+		t.Errorf("positions before the marks are written: %v", w.known)
+	}
+	flush(t, s)
+	handle(t, s, w.log[2:])
+	equal(t, "positions", w.known, map[watermark.Position]int64{
+		{Topic: wire.TopicSequenced, Partition: watermark.Partition{TopicID: "seq"}}: 3,
+		{Topic: "p.toRedis", Partition: watermark.Partition{TopicID: "in"}}:          0,
+	})
+	if n := len(w.changes); n != 3 {
+		t.Errorf("%d writes, want 3: a position has none of its own where there is another one", n)
+	}
+}
+
 func TestFlushByCount(t *testing.T) {
 	w := newWorld()
 	s := w.stage(t, func(c *tomongo.Config) { c.FlushMarks = 10 })

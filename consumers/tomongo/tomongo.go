@@ -10,6 +10,10 @@
 //     after FlushMarks advances, after FlushEvery, and on Flush. An offset is
 //     reported durable only when no mark at or below it is unwritten: the
 //     buffer is covered by the log, so losing the process loses nothing.
+//   - History knows how far it has each partition: before an offset is reported
+//     durable, it stands in history as the partition's position, which never
+//     stands without what is below it. A history that was restored from a backup
+//     so shows that it is older than what the group has committed.
 //   - Nothing is ever overwritten. A message or a window whose place is taken
 //     by another one is a conflict: it is counted, logged as an error, and
 //     handed back to the owner of its conversation by a resequence command that
@@ -62,7 +66,7 @@ func (p *Projector) Stage(partition int32) (*Stage, error) {
 	if partition < 0 {
 		return nil, fault.New(fault.Fatal, "partitions", fmt.Errorf("tomongo: partition %d", partition))
 	}
-	return &Stage{cfg: &p.cfg, metrics: p.metrics, partition: partition, marks: newMarks(), unraised: newMarks()}, nil
+	return &Stage{cfg: &p.cfg, metrics: p.metrics, partition: partition, marks: newMarks(), unraised: newMarks(), at: newPositions()}, nil
 }
 
 // Stage is one claim of one partition.
@@ -74,6 +78,7 @@ type Stage struct {
 	marks   *marks
 	handled int64 // offset up to which everything but marks is written
 	durable int64
+	at      *positions
 
 	unraised  *marks    // flushed marks that Redis has not taken
 	hotPaused time.Time // Redis is left alone until then
@@ -96,7 +101,7 @@ func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int6
 		records = records[n:]
 	}
 	if reason := s.due(); reason != "" {
-		if err := s.flush(ctx, reason); err != nil {
+		if err := s.flush(ctx, reason, end); err != nil {
 			return s.durable, unskippable(err)
 		}
 	}
@@ -107,7 +112,7 @@ func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int6
 
 // Flush writes the pending marks; afterwards everything handled is durable.
 func (s *Stage) Flush(ctx context.Context) (durable int64, err error) {
-	if err := s.flush(ctx, reasonIdle); err != nil {
+	if err := s.flush(ctx, reasonIdle, s.handled); err != nil {
 		return s.durable, unskippable(err)
 	}
 	return s.settle(), nil
@@ -132,7 +137,7 @@ func (s *Stage) Close() error {
 
 func (s *Stage) settle() int64 {
 	if s.marks.empty() {
-		s.durable = s.handled
+		s.durable = max(s.durable, min(s.handled, s.at.next))
 	}
 	return s.durable
 }
@@ -143,11 +148,17 @@ func (s *Stage) write(ctx context.Context, p *piece) error {
 	if err := s.bury(ctx, p.poison); err != nil {
 		return fmt.Errorf("tomongo: dead letters: %w", err)
 	}
-	if !p.empty() {
+	s.at.saw(p, s.cfg.Inputs)
+	// Marks keep the position where it is: it moves with them, in their flush.
+	if s.marks.empty() && !p.marks() {
+		p.change.Positions = s.at.upTo(p.end)
+	}
+	if !p.change.Empty() {
 		written, err := s.cfg.History.Write(ctx, p.change)
 		if err != nil {
 			return fmt.Errorf("tomongo: write %d rows, %d members: %w", len(p.change.Rows), len(p.change.Members), err)
 		}
+		s.at.written(p.change.Positions)
 		if err := s.handBack(ctx, p, written); err != nil {
 			return fmt.Errorf("tomongo: hand conflicts back: %w", err)
 		}
@@ -160,12 +171,9 @@ func (s *Stage) write(ctx context.Context, p *piece) error {
 	}
 	for _, id := range p.order {
 		for _, m := range p.states[id].Members {
-			// A single conversation exists for its peer from the first message
-			// on; later ones have nothing new to say of a member without marks.
-			if m.Read == 0 && m.Receipt == 0 && len(m.Own) == 0 && m.ChangedAt == 0 && !p.born[id] {
-				continue
+			if p.marked(id, &m) {
+				s.marks.merge(id, m)
 			}
-			s.marks.merge(id, m)
 		}
 	}
 	n := 0
@@ -206,10 +214,7 @@ func (s *Stage) bury(ctx context.Context, ps []poison) error {
 		letter := wire.DeadLetter{Record: p.record, Reason: fault.ReasonOf(p.err), Cause: p.err.Error(), First: now, Last: now, Tries: 1}
 		err := s.send(ctx, letter)
 		if fault.ClassOf(err) == fault.Poison {
-			// Kafka does not take it as it is. What tells where it stands is small.
-			letter.Cause = fmt.Sprintf("%s (its %d bytes are left out: %v)", letter.Cause, len(p.record.Value), err)
-			letter.Record.Value, letter.Record.Headers = nil, nil
-			err = s.send(ctx, letter)
+			err = s.send(ctx, letter.WithoutContent(err))
 		}
 		if err != nil {
 			return err

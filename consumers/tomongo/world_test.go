@@ -49,6 +49,7 @@ type world struct {
 
 	journal []string
 	changes []watermark.Change
+	known   map[watermark.Position]int64 // by position without Next
 	calls   int
 	failAt  int
 	failHow string
@@ -60,6 +61,7 @@ func newWorld() *world {
 		rows:    make(map[watermark.ConversationID]map[watermark.Seq]watermark.Message),
 		convs:   make(map[watermark.ConversationID]watermark.Conversation),
 		members: make(map[watermark.ConversationID]map[watermark.UserID]watermark.Member),
+		known:   make(map[watermark.Position]int64),
 	}
 }
 
@@ -154,7 +156,7 @@ func read(u watermark.UserID, seq watermark.Seq) watermark.ReadAdvanced {
 func (w *world) Write(_ context.Context, c watermark.Change) (watermark.Written, error) {
 	out := watermark.Written{Rows: make([]watermark.Fate, len(c.Rows))}
 	w.changes = append(w.changes, c)
-	total := len(c.Rows) + len(c.Revokes) + len(c.Members) + len(c.Conversations)
+	total := len(c.Rows) + len(c.Revokes) + len(c.Members) + len(c.Conversations) + len(c.Positions)
 	op := "write"
 	if len(c.Rows)+len(c.Revokes)+len(c.Conversations) == 0 && len(c.Members) > 0 && c.Members[0].Member.Version == 0 {
 		op = "flush"
@@ -181,6 +183,13 @@ func (w *world) Write(_ context.Context, c watermark.Change) (watermark.Written,
 				old.ID = r.ID
 				old.Merge(r)
 				w.convs[r.ID] = old
+			}
+		}
+		for _, p := range c.Positions {
+			if n--; n >= 0 {
+				key := p
+				key.Next = 0
+				w.known[key] = max(w.known[key], p.Next)
 			}
 		}
 	})
@@ -324,6 +333,15 @@ func equal(t tb, what string, got, want any) {
 	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
 		t.Errorf("%s (-want +got):\n%s", what, d)
 	}
+}
+
+// position is how far history says that it has the log; -1: it does not know it.
+func (w *world) position() int64 {
+	next, ok := w.known[watermark.Position{Topic: wire.TopicSequenced, Partition: watermark.Partition{TopicID: "seq"}}]
+	if !ok {
+		return -1
+	}
+	return next
 }
 
 func handle(t tb, s *tomongo.Stage, records []wire.Record) int64 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
@@ -14,9 +15,10 @@ import (
 type batch struct {
 	lots    []*lot // in the order in which conversations first appear
 	byConv  map[watermark.ConversationID]*lot
+	late    []entry // of conversations of which earlier records are parked
 	strays  []stray
-	letters []letter
-	hopped  int // records that came by way of another partition
+	letters []letter // of records that are in no lot
+	hopped  int      // records that came by way of another partition
 }
 
 // lot is the part of one conversation.
@@ -24,7 +26,8 @@ type lot struct {
 	batch       watermark.Batch
 	records     []wire.Record // one for each input
 	alloc       watermark.Allocation
-	resequences bool
+	resequences int // commands of that kind
+	unlearned   int // those that have had the conversation loaded anew
 }
 
 // stray is a record of another partition's conversation.
@@ -44,6 +47,9 @@ type letter struct {
 func (s *Stage) sort(records []wire.Record) (*batch, error) {
 	b := &batch{byConv: make(map[watermark.ConversationID]*lot)}
 	for _, r := range records {
+		if _, done := s.done[r.Offset]; done || s.parked.has(r.Offset) {
+			continue
+		}
 		in, err := s.cfg.Codec.DecodeInput(r)
 		switch {
 		case err != nil && fault.ClassOf(err) == fault.Poison:
@@ -75,13 +81,18 @@ func (s *Stage) sort(records []wire.Record) (*batch, error) {
 		if r.IsForwarded() {
 			b.hopped++
 		}
-		s.admit(b, r, in)
+		if s.parked.holds(in.Conversation) {
+			b.late = append(b.late, entry{r, in})
+			continue
+		}
+		s.admit(b, entry{r, in})
 	}
 	return b, nil
 }
 
-// admit adds in to its conversation's lot.
-func (s *Stage) admit(b *batch, r wire.Record, in watermark.Input) {
+// admit adds a record to its conversation's lot.
+func (s *Stage) admit(b *batch, e entry) {
+	in := e.input
 	l := b.byConv[in.Conversation]
 	if l == nil {
 		l = &lot{batch: watermark.Batch{Conversation: in.Conversation, Policy: s.cfg.UnreadPolicy(in.Conversation)}}
@@ -89,8 +100,10 @@ func (s *Stage) admit(b *batch, r wire.Record, in watermark.Input) {
 		b.lots = append(b.lots, l)
 	}
 	l.batch.Inputs = append(l.batch.Inputs, in)
-	l.records = append(l.records, r)
-	l.resequences = l.resequences || in.Act == watermark.ActResequence
+	l.records = append(l.records, e.record)
+	if in.Act == watermark.ActResequence {
+		l.resequences++
+	}
 }
 
 // forward moves strays to where they belong. Those of one conversation go one
@@ -138,7 +151,7 @@ func (s *Stage) rounds(ctx context.Context, lengths []int, out func(queue, n int
 		if len(outs) == 0 {
 			return nil
 		}
-		if err := s.cfg.Log.Append(ctx, outs); err != nil {
+		if err := s.log(ctx, outs); err != nil {
 			return err
 		}
 		for _, q := range queues {
@@ -155,30 +168,32 @@ func lengths[T any](queues [][]T) []int {
 	return out
 }
 
-// refuse turns refusals into dead letters. A refused command goes there only
-// when nobody waits for its answer: either way somebody can find it.
-func (s *Stage) refuse(b *batch) {
-	for _, l := range b.lots {
+// refusals gives the dead letters of what was refused. A refused command gets
+// one only when nobody waits for its answer: either way somebody can find it.
+func refusals(lots []*lot) []letter {
+	var out []letter
+	for _, l := range lots {
 		for i := range l.batch.Inputs {
-			in, out := &l.batch.Inputs[i], &l.alloc.Outcomes[i]
-			if out.Verdict != watermark.Refused || (in.Message == nil && in.Caller != "") {
+			in, o := &l.batch.Inputs[i], &l.alloc.Outcomes[i]
+			if o.Verdict != watermark.Refused || (in.Message == nil && in.Caller != "") {
 				continue
 			}
-			cause := fmt.Sprintf("refused by the owner of %s: %s", in.Conversation, out.Reason)
-			b.letters = append(b.letters, letter{l.records[i], out.Reason, cause})
+			cause := fmt.Sprintf("refused by the owner of %s: %s", in.Conversation, o.Reason)
+			out = append(out, letter{l.records[i], o.Reason, cause})
 		}
 	}
+	return out
 }
 
 // bury appends the dead letters.
-func (s *Stage) bury(ctx context.Context, b *batch) error {
+func (s *Stage) bury(ctx context.Context, letters []letter) error {
 	var outs []wire.Out
 	var fresh []letter
-	for _, l := range b.letters {
+	for _, l := range letters {
 		if _, done := s.settled[l.record.Offset]; done {
 			continue
 		}
-		out, err := s.enclose(l)
+		out, err := s.enclose(s.deadLetter(l))
 		if err != nil {
 			return err
 		}
@@ -187,7 +202,7 @@ func (s *Stage) bury(ctx context.Context, b *batch) error {
 	if len(outs) == 0 {
 		return nil
 	}
-	err := s.cfg.Log.Append(ctx, outs)
+	err := s.log(ctx, outs)
 	if fault.ClassOf(err) == fault.Poison {
 		err = s.buryEach(ctx, fresh)
 	}
@@ -203,20 +218,22 @@ func (s *Stage) bury(ctx context.Context, b *batch) error {
 	return nil
 }
 
+// log appends outs, which are of one topic, and lets others see how long that
+// takes.
+func (s *Stage) log(ctx context.Context, outs []wire.Out) error {
+	s.condition.appending(outs[0].Topic, s.cfg.Now())
+	defer s.condition.appending("", time.Time{})
+	return s.cfg.Log.Append(ctx, outs)
+}
+
 // buryEach appends dead letters one by one, since Kafka will not take one of
 // them. What tells where that one stands is small, so that much is kept of it.
 func (s *Stage) buryEach(ctx context.Context, letters []letter) error {
 	for _, l := range letters {
-		out, err := s.enclose(l)
-		if err != nil {
-			return err
-		}
-		if err = s.cfg.Log.Append(ctx, []wire.Out{out}); fault.ClassOf(err) == fault.Poison {
-			l.cause = fmt.Sprintf("%s (its %d bytes are left out: %v)", l.cause, len(l.record.Value), err)
-			l.record.Value, l.record.Headers = nil, nil
-			if out, err = s.enclose(l); err == nil {
-				err = s.cfg.Log.Append(ctx, []wire.Out{out})
-			}
+		d := s.deadLetter(l)
+		err := s.send(ctx, d)
+		if fault.ClassOf(err) == fault.Poison {
+			err = s.send(ctx, d.WithoutContent(err))
 		}
 		if err != nil {
 			return err
@@ -225,11 +242,21 @@ func (s *Stage) buryEach(ctx context.Context, letters []letter) error {
 	return nil
 }
 
-func (s *Stage) enclose(l letter) (wire.Out, error) {
+func (s *Stage) send(ctx context.Context, d wire.DeadLetter) error {
+	out, err := s.enclose(d)
+	if err != nil {
+		return err
+	}
+	return s.log(ctx, []wire.Out{out})
+}
+
+func (s *Stage) deadLetter(l letter) wire.DeadLetter {
 	now := s.cfg.Now()
-	out, err := wire.EncodeDeadLetter(wire.DeadLetter{
-		Record: l.record, Reason: l.reason, Cause: l.cause, First: now, Last: now, Tries: 1,
-	})
+	return wire.DeadLetter{Record: l.record, Reason: l.reason, Cause: l.cause, First: now, Last: now, Tries: 1}
+}
+
+func (s *Stage) enclose(d wire.DeadLetter) (wire.Out, error) {
+	out, err := wire.EncodeDeadLetter(d)
 	out.Topic = s.cfg.DeadLetter
 	return out, err
 }
@@ -238,9 +265,9 @@ func (s *Stage) enclose(l letter) (wire.Out, error) {
 // of what is acknowledged. A floor is the highest seq inside an acknowledged
 // record, not the counter: the counter may include seqs that an owner before
 // gave and never appended, and a truth without those has lost nothing.
-func (s *Stage) append(ctx context.Context, b *batch) error {
+func (s *Stage) append(ctx context.Context, lots []*lot) error {
 	var queues [][]watermark.Record
-	for _, l := range b.lots {
+	for _, l := range lots {
 		if recs := pack(l); len(recs) > 0 {
 			queues = append(queues, recs)
 		}
@@ -286,9 +313,9 @@ func highest(rec watermark.Record) watermark.Seq {
 
 // answer hands over what callers wait for. A message that is merely known is
 // not answered: its fate was told before, and "known" would say less.
-func (s *Stage) answer(ctx context.Context, b *batch) error {
+func (s *Stage) answer(ctx context.Context, lots []*lot) error {
 	var answers []watermark.KeyedAnswer
-	for _, l := range b.lots {
+	for _, l := range lots {
 		for i := range l.batch.Inputs {
 			in, out := &l.batch.Inputs[i], &l.alloc.Outcomes[i]
 			if in.Caller == "" || (in.Message != nil && out.Verdict == watermark.Known) {
@@ -311,16 +338,22 @@ func answerKey(in *watermark.Input) watermark.AnswerKey {
 	return watermark.AnswerKey{Conversation: in.Conversation, Caller: in.Caller, OpID: op}
 }
 
-// count moves the counters of a batch that is done, once, however often it was
-// tried.
-func (s *Stage) count(b *batch) {
-	m := s.metrics
-	m.conversations.Observe(float64(len(b.lots)))
-	m.forwarded.Add(float64(b.hopped))
+// countBatch counts a batch that is taken, and what was in no lot of it.
+func (s *Stage) countBatch(b *batch) {
+	s.metrics.conversations.Observe(float64(len(b.lots)))
+	s.metrics.forwarded.Add(float64(b.hopped))
 	for _, l := range b.letters {
+		s.metrics.refused.WithLabelValues(reasonWord(l.reason)).Inc()
+	}
+}
+
+// countLots counts lots that are done, once, however often they were tried.
+func (s *Stage) countLots(lots []*lot, refused []letter) {
+	m := s.metrics
+	for _, l := range refused {
 		m.refused.WithLabelValues(reasonWord(l.reason)).Inc()
 	}
-	for _, l := range b.lots {
+	for _, l := range lots {
 		for i := range l.batch.Inputs {
 			in, out := &l.batch.Inputs[i], &l.alloc.Outcomes[i]
 			m.inputs.WithLabelValues(kindWord(in), verdictWord(out.Verdict)).Inc()

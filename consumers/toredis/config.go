@@ -1,6 +1,7 @@
 package toredis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,16 @@ const (
 	DefaultSequenced    = wire.TopicSequenced
 	DefaultDeadLetter   = wire.TopicDeadLetter
 	DefaultFloorEntries = 100_000
+	DefaultMaxTail      = 1_000_000
+	DefaultPatience     = time.Second
+	DefaultLoadTimeout  = 30 * time.Second
+)
+
+// What one partition parks, at most: records of conversations whose truth
+// cannot be had at the moment. One record always fits.
+const (
+	MaxParkedRecords = 500
+	MaxParkedBytes   = 4 << 20
 )
 
 // Allocator decides inputs in Redis: one script call for each conversation,
@@ -42,11 +53,8 @@ type Truth interface {
 
 // Members adds members to a warm conversation.
 type Members interface {
-	// Tokens gives the token of each conversation's warm-up, "" where it is not
-	// warm.
-	Tokens(ctx context.Context, ids []watermark.ConversationID) ([]string, error)
-	// MergeMembers takes over loads that began under the token that they carry,
-	// and tells which ones it took.
+	// MergeMembers takes over loads under the token that they carry, and tells
+	// which ones it took.
 	MergeMembers(ctx context.Context, loads []watermark.MemberLoad) (merged []bool, err error)
 }
 
@@ -86,7 +94,20 @@ type Config struct {
 	// FloorEntries bounds how many conversations of one partition have their
 	// last acknowledged seq remembered. 0: DefaultFloorEntries.
 	FloorEntries int
-	// Now is the clock of dead letters. Nil: time.Now.
+	// Tail tells how many records of a partition of the sequenced log history
+	// may not have yet; known is false while that cannot be told. It must not
+	// wait. Nil: no partition pauses.
+	Tail func(partition int32) (records int64, known bool)
+	// MaxTail is the number of those above which a partition pauses, until they
+	// are three quarters of it. 0: DefaultMaxTail.
+	MaxTail int64
+	// Patience is how long warm conversations wait for the truth of cold ones
+	// before these are parked. 0: DefaultPatience.
+	Patience time.Duration
+	// LoadTimeout ends a read of the truth that does not come back.
+	// 0: DefaultLoadTimeout.
+	LoadTimeout time.Duration
+	// Now is the clock of dead letters and of back-off. Nil: time.Now.
 	Now func() time.Time
 	// Logger gets one line for each dead letter. Nil: slog.Default().
 	Logger *slog.Logger
@@ -108,6 +129,12 @@ func (c *Config) fill() error {
 	need(c.Answers != nil, "Answers is required")
 	need(c.Partitions > 0, "Partitions must be above 0")
 	need(c.FloorEntries >= 0, "FloorEntries must not be negative")
+	need(c.MaxTail >= 0, "MaxTail must not be negative")
+	need(c.Patience >= 0, "Patience must not be negative")
+	need(c.LoadTimeout >= 0, "LoadTimeout must not be negative")
+	c.MaxTail = cmp.Or(c.MaxTail, DefaultMaxTail)
+	c.Patience = cmp.Or(c.Patience, DefaultPatience)
+	c.LoadTimeout = cmp.Or(c.LoadTimeout, DefaultLoadTimeout)
 	if c.FloorEntries == 0 {
 		c.FloorEntries = DefaultFloorEntries
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -53,26 +54,37 @@ func (r run) play(t *testing.T) (*world, bool) {
 	scene(t, w)
 	w.roster = !r.large
 	w.failAt, w.failHow = r.failAt, r.failHow
-	s, at, size, failed := w.stage(t, 0), int64(0), 4, false
-	for at < int64(len(w.input(0))) {
-		rest := w.input(0)[at:]
-		durable, err := s.Handle(t.Context(), rest[:min(size, len(rest))])
-		if err == nil {
-			at = durable
-			continue
+	s, size := w.stage(t, 0), 4
+	next, durable, end := int64(0), int64(0), int64(len(w.input(0)))
+	replaced := r.failAt == 0
+	for durable < end {
+		var at int64
+		var err error
+		if next < end {
+			batch := w.input(0)[next:min(next+int64(size), end)]
+			if at, err = s.Handle(t.Context(), batch); err == nil {
+				next += int64(len(batch))
+			}
+		} else {
+			w.now = w.now.Add(time.Minute)
+			at, err = s.Flush(t.Context())
 		}
-		if !errors.Is(err, errDied) || failed {
+		durable = max(durable, at)
+		if err != nil && (!errors.Is(err, errDied) || replaced) {
 			t.Fatalf("%v: %v", r, err)
 		}
-		failed = true
+		if replaced || !w.failed {
+			continue
+		}
+		replaced = true
 		if r.flushAll {
-			w.flushAll()
+			w.redis.FlushAll()
 		}
 		if !r.sameOne {
-			s, size, at = w.stage(t, 0), 3, max(at, durable)
+			s, size, next = w.stage(t, 0), 3, durable
 		}
 	}
-	return w, failed
+	return w, w.failed
 }
 
 // outcome is what must be the same however often a worker died.
@@ -83,11 +95,16 @@ type outcome struct {
 	Answers map[string]string
 }
 
-func outcomeOf(t *testing.T, w *world) outcome {
+func outcomeOf(t testing.TB, w *world) outcome {
+	t.Helper()
+	return outcomeOfPartition(t, w, 0)
+}
+
+func outcomeOfPartition(t testing.TB, w *world, p int32) outcome {
 	t.Helper()
 	o := outcome{Order: map[string]string{}, Members: map[string]watermark.Member{}, Answers: map[string]string{}}
 	states := map[watermark.ConversationID]*watermark.State{}
-	for _, rec := range w.sequenced(t, 0) {
+	for _, rec := range w.sequenced(t, p) {
 		st := states[rec.Conversation]
 		if st == nil {
 			st = watermark.NewState(rec.Conversation)

@@ -16,6 +16,10 @@ type metrics struct {
 	forwarded     prometheus.Counter
 	appended      prometheus.Counter
 	conversations prometheus.Histogram
+	parkedTotal   prometheus.Counter
+	loadFailures  *prometheus.CounterVec
+	pauses        prometheus.Counter
+	warmsDropped  prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -54,6 +58,30 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help:    "Conversations in one batch.",
 			Buckets: []float64{1, 2, 5, 10, 25, 50, 100, 250, 500},
 		}),
+		parkedTotal: f.NewCounter(prometheus.CounterOpts{
+			Name: "tidemark_toredis_parked_total",
+			Help: "Records that were parked because their conversations could not be loaded at once.",
+		}),
+		loadFailures: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_toredis_load_failures_total",
+			Help: "Reads of history and tail for cold conversations that failed, by reason.",
+		}, []string{"reason"}),
+		pauses: f.NewCounter(prometheus.CounterOpts{
+			Name: "tidemark_toredis_pauses_total",
+			Help: "Times a partition paused because history was too far behind the sequenced log.",
+		}),
+		warmsDropped: f.NewCounter(prometheus.CounterOpts{
+			Name: "tidemark_toredis_warm_dropped_total",
+			Help: "Commands to make a conversation warm that were left out, because it could not be loaded.",
+		}),
+	}
+}
+
+// gauges gives a function that registers a gauge which is asked at each scrape.
+func gauges(reg prometheus.Registerer) func(name, help string, labels prometheus.Labels, value func() float64) {
+	f := promauto.With(reg)
+	return func(name, help string, labels prometheus.Labels, value func() float64) {
+		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value)
 	}
 }
 

@@ -32,18 +32,22 @@
 // again to the same end ("again"), and dead letters and forwards that were
 // acknowledged are not repeated by the same stage.
 //
-// If the truth of one conversation cannot be reached, Handle fails, and with it
-// the whole batch waits, warm conversations too.
+// While the truth of a conversation cannot be had, its records are parked, all
+// of them and in order, within a bound, and the partition goes on with the
+// others; the durable offset stays below what is parked. Where the bound is
+// reached, and where history is too far behind the sequenced log, the partition
+// waits; Ready and a metric say why.
 //
 // A Sequencer is safe for concurrent use. A Stage is one claim of one
-// partition, for one goroutine; a new claim needs a new Stage, because what the
-// last owner saw acknowledged is no floor once another owner may have been
-// there.
+// partition, for one goroutine, and must be closed at its end; a new claim needs
+// a new Stage, because what the last owner saw acknowledged is no floor once
+// another owner may have been there.
 package toredis
 
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
@@ -54,8 +58,9 @@ import (
 
 // Sequencer makes stages; it holds what they share.
 type Sequencer struct {
-	cfg     Config
-	metrics *metrics
+	cfg        Config
+	metrics    *metrics
+	conditions *conditions
 }
 
 // New checks cfg. All its faults are reported together.
@@ -63,8 +68,14 @@ func New(cfg Config) (*Sequencer, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Sequencer{cfg: cfg, metrics: newMetrics(cfg.Registerer)}, nil
+	s := &Sequencer{cfg: cfg, metrics: newMetrics(cfg.Registerer), conditions: newConditions(cfg.Now)}
+	s.conditions.register(cfg.Registerer)
+	return s, nil
 }
+
+// Ready returns nil, or an error that names each partition which holds records
+// back, and why.
+func (s *Sequencer) Ready() error { return s.conditions.ready() }
 
 // Stage gives the stage of a fresh claim of a partition of toRedis.
 func (s *Sequencer) Stage(partition int32) (*Stage, error) {
@@ -76,9 +87,11 @@ func (s *Sequencer) Stage(partition int32) (*Stage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("toredis: floors: %w", err)
 	}
+	c := s.conditions.add(partition)
 	return &Stage{
-		cfg: &s.cfg, metrics: s.metrics, partition: partition,
-		floors: floors, settled: make(map[int64]struct{}),
+		cfg: &s.cfg, metrics: s.metrics, partition: partition, floors: floors,
+		settled: make(map[int64]struct{}), done: make(map[int64]struct{}),
+		parked: newParked(), condition: c, drop: func() { s.conditions.drop(c) },
 	}, nil
 }
 
@@ -89,18 +102,34 @@ type Stage struct {
 	partition int32
 
 	floors  *lru.Cache[watermark.ConversationID, watermark.Seq]
-	durable int64
-	// settled are the offsets at or above durable whose dead letter or forward
-	// is acknowledged, so that a retry of the batch does not repeat it.
-	settled map[int64]struct{}
+	next    int64 // all batches below it were taken
+	durable int64 // below next: something is parked
+	// settled are the offsets whose dead letter or forward is acknowledged, so
+	// that it is not repeated; done are those with which nothing is left to do.
+	// Of both only those that may still come again: they are of the batch under
+	// way, or parked.
+	settled, done map[int64]struct{}
+
+	parked parked
+	loads  loads
+	paused bool
+
+	condition *condition
+	drop      func()
 }
 
 // Handle does one batch of records, ascending by offset, and gives the offset
-// below which everything is durable. After an error the same records must be
-// handed in again, and none above them before.
+// below which everything is durable: not above the lowest that is parked. After
+// an error the same records must be handed in again, and none above them before.
 func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int64, err error) {
 	if len(records) == 0 {
 		return s.durable, nil
+	}
+	if err := s.pause(ctx); err != nil {
+		return s.durable, err
+	}
+	if err := s.unpark(ctx); err != nil {
+		return s.durable, unskippable(err)
 	}
 	b, err := s.sort(records)
 	if err != nil {
@@ -109,31 +138,61 @@ func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int6
 	if err := s.forward(ctx, b); err != nil {
 		return s.durable, fmt.Errorf("toredis: forward: %w", err)
 	}
-	if err := s.sequence(ctx, b); err != nil {
+	stuck, err := s.sequence(ctx, b.letters, b.lots)
+	if err == nil {
+		err = s.park(ctx, b, stuck)
+	}
+	if err != nil {
+		s.settle()
 		return s.durable, unskippable(err)
 	}
-	s.durable = records[len(records)-1].Offset + 1
-	clear(s.settled)
-	s.count(b)
+	s.condition.full(false, s.cfg.Now())
+	s.next = records[len(records)-1].Offset + 1
+	s.settle()
+	s.countBatch(b)
 	return s.durable, nil
 }
 
-// sequence does what is left of a batch once its strays are gone.
-func (s *Stage) sequence(ctx context.Context, b *batch) error {
-	if err := s.decide(ctx, b.lots); err != nil {
-		return err
+// settle takes stock: of what is durable, and of what need not be remembered.
+func (s *Stage) settle() {
+	s.durable = max(s.durable, s.parked.lowest(s.next))
+	for offset := range s.settled {
+		if offset < s.next && !s.parked.has(offset) {
+			delete(s.settled, offset)
+		}
 	}
-	s.refuse(b)
-	if err := s.bury(ctx, b); err != nil {
-		return fmt.Errorf("toredis: dead letters: %w", err)
+	for offset := range s.done {
+		if offset < s.next {
+			delete(s.done, offset)
+		}
 	}
-	if err := s.append(ctx, b); err != nil {
-		return fmt.Errorf("toredis: append to %s: %w", s.cfg.Sequenced, err)
+	s.condition.holds(&s.parked, s.cfg.Now())
+}
+
+// sequence does what is to be done with lots, and with the letters of records
+// that are in none. It gives the lots of which nothing can be decided now.
+func (s *Stage) sequence(ctx context.Context, letters []letter, lots []*lot) (stuck []*lot, err error) {
+	settled, stuck, err := s.decide(ctx, lots)
+	if err != nil {
+		return nil, err
 	}
-	if err := s.answer(ctx, b); err != nil {
-		return fmt.Errorf("toredis: answers: %w", err)
+	refused := refusals(settled)
+	if err := s.bury(ctx, slices.Concat(letters, refused)); err != nil {
+		return nil, fmt.Errorf("toredis: dead letters: %w", err)
 	}
-	return nil
+	if err := s.append(ctx, settled); err != nil {
+		return nil, fmt.Errorf("toredis: append to %s: %w", s.cfg.Sequenced, err)
+	}
+	if err := s.answer(ctx, settled); err != nil {
+		return nil, fmt.Errorf("toredis: answers: %w", err)
+	}
+	for _, l := range settled {
+		for _, r := range l.records {
+			s.done[r.Offset] = struct{}{}
+		}
+	}
+	s.countLots(settled, refused)
+	return stuck, nil
 }
 
 // unskippable gives a poison error the class that it has here. It would have
@@ -147,5 +206,23 @@ func unskippable(err error) error {
 	return err
 }
 
-// Flush has nothing to do: Handle leaves nothing behind.
-func (s *Stage) Flush(context.Context) (durable int64, err error) { return s.durable, nil }
+// Flush tries again what is parked, when it is time to. What still has to wait
+// is no error, and whatever may heal is none either: the partition may be about
+// to be given up, and who takes it over begins with what is parked.
+func (s *Stage) Flush(ctx context.Context) (durable int64, err error) {
+	if s.pause(ctx) != nil {
+		return s.durable, nil
+	}
+	if err := unskippable(s.unpark(ctx)); fault.ClassOf(err) != fault.Transient {
+		return s.durable, err
+	}
+	return s.durable, nil
+}
+
+// Close ends the read of the truth that may be under way. What is parked stays
+// unmarked.
+func (s *Stage) Close() error {
+	s.loads.close()
+	s.drop()
+	return nil
+}

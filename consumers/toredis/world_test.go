@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/consumers/toredis"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
+	"github.com/tidemark-im/tidemark/seqalloc/seqtest"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -29,13 +32,16 @@ const (
 	after   = "after"   // all of it was, and nobody was told
 )
 
-// world is what outlives a worker: Kafka, Redis, and whoever waits.
+// world is what outlives a worker: Kafka, Redis, and whoever waits. A read of
+// the truth may be under way beside everything else, so calls of ports are
+// locked against one another.
 type world struct {
+	mu         sync.Mutex
+	down       atomic.Bool // the truth cannot be read
 	partitions int32
 	topics     map[string][][]wire.Record
-	redis      map[watermark.ConversationID]*conversation
+	redis      *seqtest.Redis
 	answers    map[watermark.AnswerKey]watermark.Answer
-	tokens     int
 	roster     bool // Truth brings all members, as for a small group
 	mallocs    []watermark.Batch
 
@@ -45,32 +51,53 @@ type world struct {
 	failHow string
 	failErr error
 	onCall  func(op string) error
+	failed  bool // the call that was chosen has failed
+	now     time.Time
 }
 
 func newWorld(partitions int32) *world {
+	redis := seqtest.New()
+	redis.KeepUndo = 1
 	return &world{
 		partitions: partitions,
 		topics:     make(map[string][][]wire.Record),
-		redis:      make(map[watermark.ConversationID]*conversation),
+		redis:      redis,
 		answers:    make(map[watermark.AnswerKey]watermark.Answer),
 		roster:     true,
 		failErr:    errDied,
+		now:        time.UnixMilli(5_000_000),
 	}
+}
+
+// on sets what is asked before each call of a port.
+func (w *world) on(f func(op string) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.onCall = f
 }
 
 // step is one call of a port about n things, which do does up to a number of.
 func (w *world) step(op string, n int, do func(n int)) error {
+	w.mu.Lock()
 	w.journal = append(w.journal, op)
 	w.calls++
-	if w.onCall != nil {
-		if err := w.onCall(op); err != nil {
+	onCall := w.onCall
+	w.mu.Unlock()
+	if onCall != nil {
+		if err := onCall(op); err != nil {
 			return err
 		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if op == "load" && w.down.Load() {
+		return errAway
 	}
 	if w.calls != w.failAt {
 		do(n)
 		return nil
 	}
+	w.failed = true
 	switch w.failHow {
 	case partial:
 		do(n / 2)
@@ -86,6 +113,7 @@ func (w *world) stage(t testing.TB, partition int32) *toredis.Stage {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { s.Close() })
 	return s
 }
 
@@ -94,6 +122,8 @@ func (w *world) sequencer(t testing.TB, change func(*toredis.Config)) *toredis.S
 	cfg := toredis.Config{
 		Allocator: w, Truth: w, Members: w, Log: w, Answers: w, Partitions: w.partitions,
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Now:      func() time.Time { return w.now },
+		Patience: time.Minute, // the world answers at once, the machine may not
 	}
 	change(&cfg)
 	s, err := toredis.New(cfg)

@@ -24,8 +24,13 @@ taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 # written there. It lies below the ports that the kernel gives to clients, so
 # that nobody comes upon it by accident. Ask only for what does not run.
 port() {
-  local p=""
+  local p="" i
   [ -s "$1" ] && p=$(<"$1")
+  # A process that was killed gives its ports back last, and under load late.
+  for ((i = 0; i < 100; i++)); do
+    if [ -z "$p" ] || ! taken "$p"; then break; fi
+    sleep 0.1
+  done
   while [ -z "$p" ] || taken "$p"; do
     p=$((20000 + (RANDOM * 32768 + RANDOM) % 12000))
   done

@@ -26,31 +26,35 @@ import (
 // Config is everything that can be set. The struct tags are the documentation:
 // the table in the README is made from them.
 type Config struct {
-	Kafka   Kafka   `koanf:"kafka"`
-	Redis   Redis   `koanf:"redis"`
-	History History `koanf:"history"`
-	ToRedis ToRedis `koanf:"toredis"`
-	ToMongo ToMongo `koanf:"tomongo"`
-	ToPush  ToPush  `koanf:"topush"`
-	Sync    Sync    `koanf:"sync"`
-	Gateway Gateway `koanf:"gateway"`
-	Admin   Admin   `koanf:"admin"`
-	Log     Log     `koanf:"log"`
-	Limits  Limits  `koanf:"limits"`
+	Kafka    Kafka    `koanf:"kafka"`
+	Redis    Redis    `koanf:"redis"`
+	History  History  `koanf:"history"`
+	ToRedis  ToRedis  `koanf:"toredis"`
+	ToMongo  ToMongo  `koanf:"tomongo"`
+	ToPush   ToPush   `koanf:"topush"`
+	Sync     Sync     `koanf:"sync"`
+	Gateway  Gateway  `koanf:"gateway"`
+	Auth     Auth     `koanf:"auth"`
+	Audit    Audit    `koanf:"audit"`
+	Admin    Admin    `koanf:"admin"`
+	Shutdown Shutdown `koanf:"shutdown"`
+	Log      Log      `koanf:"log"`
+	Limits   Limits   `koanf:"limits"`
 }
 
 // Kafka says how to reach Kafka and what the topics are.
 type Kafka struct {
-	Brokers      []string      `koanf:"brokers" doc:"Addresses to begin with, host:port."`
-	ClientID     string        `koanf:"client_id" doc:"Name of this process in the broker's logs and quotas."`
-	Version      string        `koanf:"version" doc:"Oldest Kafka version among the brokers."`
-	TopicPrefix  string        `koanf:"topic_prefix" doc:"Put before every topic name and consumer group."`
-	CreateTopics bool          `koanf:"create_topics" doc:"Create missing topics at start. Otherwise a missing topic is an error."`
-	Partitions   int32         `koanf:"partitions" doc:"Partitions of toRedis and sequenced when they are created. Fixed from then on."`
-	Replication  int16         `koanf:"replication" doc:"Replicas of topics that are created. 0: the cluster's default."`
-	Retention    time.Duration `koanf:"retention" doc:"Retention of toRedis and sequenced when they are created. Must exceed the longest stop of toMongo."`
-	TLS          TLS           `koanf:"tls"`
-	SASL         SASL          `koanf:"sasl"`
+	Brokers       []string      `koanf:"brokers" doc:"Addresses to begin with, host:port."`
+	ClientID      string        `koanf:"client_id" doc:"Name of this process in the broker's logs and quotas."`
+	Version       string        `koanf:"version" doc:"Oldest Kafka version among the brokers."`
+	TopicPrefix   string        `koanf:"topic_prefix" doc:"Put before every topic name and consumer group."`
+	CreateTopics  bool          `koanf:"create_topics" doc:"Create missing topics at start. Otherwise a missing topic is an error."`
+	Partitions    int32         `koanf:"partitions" doc:"Partitions of toRedis and sequenced when they are created. Fixed from then on."`
+	Replication   int16         `koanf:"replication" doc:"Replicas of topics that are created. 0: the cluster's default."`
+	Retention     time.Duration `koanf:"retention" doc:"Retention of toRedis and sequenced when they are created. Must exceed the longest stop of toMongo."`
+	OnLostOffsets string        `koanf:"on_lost_offsets" doc:"What a worker does at its start where it cannot read on (docs/runbook.md): stop, or go on at the earliest or latest offset."`
+	TLS           TLS           `koanf:"tls"`
+	SASL          SASL          `koanf:"sasl"`
 }
 
 // TLS says how connections are encrypted.
@@ -100,6 +104,7 @@ type ToRedis struct {
 	UnreadPolicy string `koanf:"unread_policy" doc:"advance_on_send: sending marks everything read. keep_on_send: own messages just do not count."`
 	MaxBatch     int    `koanf:"max_batch" doc:"Records that one batch of a partition may have."`
 	FloorEntries int    `koanf:"floor_entries" doc:"Conversations of a partition whose last acknowledged seq is remembered."`
+	MaxTail      int64  `koanf:"max_tail" doc:"A partition pauses while history is more records of it behind. At most 2000000."`
 }
 
 // ToMongo configures the history writer.
@@ -117,22 +122,37 @@ type ToPush struct {
 
 // Sync configures the query service.
 type Sync struct {
-	Listen        string        `koanf:"listen" doc:"Address of gRPC, gRPC-Web and HTTP/JSON. Loopback only, as callers are not authenticated."`
-	ClosedGroups  bool          `koanf:"closed_groups" doc:"Hide a group from users who never had a window in it."`
+	Listen        string        `koanf:"listen" doc:"Address of gRPC, gRPC-Web and HTTP/JSON. Loopback only, unless callers are authenticated (auth)."`
+	ClosedGroups  bool          `koanf:"closed_groups" doc:"Hide a group from users who never had a window in it also when a trusted caller asks for them. From users with a token it always is."`
 	PageBytes     int           `koanf:"page_bytes" doc:"Bytes of messages in one answer of Pull."`
 	AnswerTimeout time.Duration `koanf:"answer_timeout" doc:"How long a call waits for the owner of a conversation."`
+	Reflection    bool          `koanf:"reflection" doc:"Serve gRPC reflection, to everybody who can reach the port."`
+	TLS           ServerTLS     `koanf:"tls"`
 }
 
 // Gateway configures live connections.
 type Gateway struct {
-	Listen     string `koanf:"listen" doc:"Address of WebSocket and SSE. Loopback only, as callers are not authenticated."`
-	QueueBytes int    `koanf:"queue_bytes" doc:"What may wait for one slow connection before it is closed."`
-	Redis      bool   `koanf:"redis" doc:"Share events between processes through Redis. Needed when the push worker runs elsewhere."`
+	Listen          string    `koanf:"listen" doc:"Address of WebSocket and SSE. Loopback only, unless callers are authenticated (auth)."`
+	QueueBytes      int       `koanf:"queue_bytes" doc:"What may wait for one slow connection before it is closed."`
+	Redis           bool      `koanf:"redis" doc:"Share events between processes through Redis. Needed when the push worker runs elsewhere."`
+	UserConnections int       `koanf:"user_connections" doc:"Connections of one user to this process. 0: no limit."`
+	TLS             ServerTLS `koanf:"tls"`
+}
+
+// Audit configures the role that checks what the others keep.
+type Audit struct {
+	Rate     int           `koanf:"rate" doc:"Rows, members and conversations that the role audit reads in a second."`
+	Patience time.Duration `koanf:"patience" doc:"How long an audit waits for the workers before what looks wrong counts as undecided."`
 }
 
 // Admin configures the operator's port.
 type Admin struct {
 	Listen string `koanf:"listen" doc:"Address of /metrics, /healthz and /readyz. Empty: none."`
+}
+
+// Shutdown configures the end.
+type Shutdown struct {
+	Timeout time.Duration `koanf:"timeout" doc:"How long all roles together may take to finish what is at hand. Keep it below the supervisor's own limit."`
 }
 
 // Log configures what is logged.
@@ -141,9 +161,17 @@ type Log struct {
 	Format string `koanf:"format" doc:"text or json."`
 }
 
-// Limits bounds what producers may send.
+// Limits bounds what producers may send, and what callers of the query service
+// may ask for.
 type Limits struct {
-	MaxBody int `koanf:"max_body" doc:"Bytes of a message's body, at most 1048576."`
+	MaxBody        int     `koanf:"max_body" doc:"Bytes of a message's body, at most 1048576."`
+	MaxRequest     int     `koanf:"max_request" doc:"Bytes of a request to the sync API."`
+	InFlight       int     `koanf:"in_flight" doc:"Calls of the sync API that are served at once."`
+	UserRequests   float64 `koanf:"user_requests" doc:"Calls a second of one user, on average. For this and the following, 0: no limit; they hold for users with a token, not for administrators."`
+	UserBurst      int     `koanf:"user_burst" doc:"Calls of one user at once after a pause. 0: a second's."`
+	UserBytes      int     `koanf:"user_bytes" doc:"Bytes of answers a second to one user, on average."`
+	UserBytesBurst int     `koanf:"user_bytes_burst" doc:"Bytes of answers to one user at once after a pause. 0: a second's."`
+	UserInFlight   int     `koanf:"user_in_flight" doc:"Calls of one user that are served at once."`
 }
 
 // Default gives the configuration of somebody who sets nothing.
@@ -151,18 +179,24 @@ func Default() Config {
 	return Config{
 		Kafka: Kafka{
 			Brokers: []string{"127.0.0.1:9092"}, ClientID: "tidemark", Version: "3.6.0",
-			CreateTopics: false, Partitions: 12, Retention: 7 * 24 * time.Hour,
+			CreateTopics: false, Partitions: 12, Retention: 7 * 24 * time.Hour, OnLostOffsets: "stop",
 		},
-		Redis:   Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000},
-		History: History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
-		ToRedis: ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000},
-		ToMongo: ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
-		ToPush:  ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000},
-		Sync:    Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second},
-		Gateway: Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true},
-		Admin:   Admin{Listen: "127.0.0.1:8082"},
-		Log:     Log{Level: "info", Format: "text"},
-		Limits:  Limits{MaxBody: 64 << 10},
+		Redis:    Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000},
+		History:  History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
+		ToRedis:  ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000, MaxTail: 1_000_000},
+		ToMongo:  ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
+		ToPush:   ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000},
+		Sync:     Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second, Reflection: true},
+		Gateway:  Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true, UserConnections: 100},
+		Auth:     Auth{Refresh: 15 * time.Minute, Leeway: 30 * time.Second, ScopeClaim: "scope", AdminScope: "tidemark:admin"},
+		Audit:    Audit{Rate: 2000, Patience: time.Minute},
+		Admin:    Admin{Listen: "127.0.0.1:8082"},
+		Shutdown: Shutdown{Timeout: 25 * time.Second},
+		Log:      Log{Level: "info", Format: "text"},
+		Limits: Limits{
+			MaxBody: 64 << 10, MaxRequest: 4 << 20, InFlight: 10_000,
+			UserRequests: 100, UserBurst: 500, UserBytes: 8 << 20, UserBytesBurst: 64 << 20, UserInFlight: 32,
+		},
 	}
 }
 
@@ -197,6 +231,7 @@ func (c *Config) Validate() error {
 	if c.Kafka.Retention < time.Hour {
 		bad("kafka.retention", "must be at least 1h, is %s", c.Kafka.Retention)
 	}
+	oneOf("kafka.on_lost_offsets", c.Kafka.OnLostOffsets, "stop", "earliest", "latest")
 	oneOf("kafka.sasl.mechanism", c.Kafka.SASL.Mechanism, "", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 	if (c.Kafka.SASL.Mechanism == "") != (c.Kafka.SASL.User == "") {
 		bad("kafka.sasl", "mechanism and user go together")
@@ -221,22 +256,26 @@ func (c *Config) Validate() error {
 	oneOf("toredis.unread_policy", c.ToRedis.UnreadPolicy, "advance_on_send", "keep_on_send")
 	positive("toredis.max_batch", int64(c.ToRedis.MaxBatch))
 	positive("toredis.floor_entries", int64(c.ToRedis.FloorEntries))
+	if c.ToRedis.MaxTail < 1 || c.ToRedis.MaxTail > 2_000_000 {
+		// Beyond it nobody reads the tail any more.
+		bad("toredis.max_tail", "must be within 1..2000000, is %d", c.ToRedis.MaxTail)
+	}
 	positive("tomongo.max_batch", int64(c.ToMongo.MaxBatch))
 	positive("tomongo.flush_marks", int64(c.ToMongo.FlushMarks))
 	positive("tomongo.flush_interval", int64(c.ToMongo.FlushInterval))
 	positive("topush.max_age", int64(c.ToPush.MaxAge))
 	positive("topush.cache_members", int64(c.ToPush.CacheMembers))
+	positive("audit.rate", int64(c.Audit.Rate))
+	positive("audit.patience", int64(c.Audit.Patience))
 	positive("sync.page_bytes", int64(c.Sync.PageBytes))
 	positive("sync.answer_timeout", int64(c.Sync.AnswerTimeout))
 	positive("gateway.queue_bytes", int64(c.Gateway.QueueBytes))
+	positive("shutdown.timeout", int64(c.Shutdown.Timeout))
 	if c.Limits.MaxBody < 1 || c.Limits.MaxBody > 1<<20 {
 		bad("limits.max_body", "must be within 1..1048576, is %d", c.Limits.MaxBody)
 	}
-	for key, a := range map[string]string{"sync.listen": c.Sync.Listen, "gateway.listen": c.Gateway.Listen} {
-		if err := loopback(a); err != nil {
-			bad(key, "%v", err)
-		}
-	}
+	c.validateAccess(bad)
+	c.validateLimits(bad)
 	if c.Admin.Listen != "" {
 		addresses("admin.listen", []string{c.Admin.Listen})
 	}
@@ -244,20 +283,4 @@ func (c *Config) Validate() error {
 	oneOf("log.format", c.Log.Format, "text", "json")
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
-}
-
-// loopback refuses an address that others could reach: the service believes
-// every caller, so only this machine may call.
-func loopback(addr string) error {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return fmt.Errorf("%q is not host:port", addr)
-	}
-	if host == "localhost" {
-		return nil
-	}
-	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return fmt.Errorf("%q is not a loopback address; callers are not authenticated, so only this machine may reach it (put an authenticating proxy in front)", addr)
-	}
-	return nil
 }

@@ -9,7 +9,7 @@ import (
 
 // A shell that has the environment of the local services can run tidemark too.
 func TestVariablesOfTheTestServicesAreNotOurs(t *testing.T) {
-	environ := []string{"TIDEMARK_TEST_KAFKA=127.0.0.1:1", "TIDEMARK_LOCAL_MONGO=pip", "TIDEMARK_MONGO_URI=mongodb://h/", "TIDEMARK_KAFKA_BROKERS=b:1"}
+	environ := []string{"TIDEMARK_TEST_KAFKA=127.0.0.1:1", "TIDEMARK_LOCAL_MONGO=pip", "TIDEMARK_MONGO_URI=mongodb://h/", "TIDEMARK_TOKEN=x", "TIDEMARK_TOKEN_FILE=f", "TIDEMARK_KAFKA_BROKERS=b:1"}
 	cfg, err := config.Load(config.Source{Environ: func() []string { return environ }})
 	if err != nil {
 		t.Fatal(err)

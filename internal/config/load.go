@@ -89,8 +89,9 @@ func mergeInto(dst, src *koanf.Koanf) []error {
 }
 
 // foreign begins the environment variables that share our prefix and are not
-// ours: those of the tests on real services and of the scripts that start them.
-var foreign = []string{"TIDEMARK_TEST_", "TIDEMARK_LOCAL_", "TIDEMARK_MONGO_URI"}
+// ours: those of the tests on real services, of the scripts that start them, and
+// the token of client commands.
+var foreign = []string{"TIDEMARK_TEST_", "TIDEMARK_LOCAL_", "TIDEMARK_MONGO_URI", "TIDEMARK_TOKEN"}
 
 // fromEnv maps TIDEMARK_KAFKA_TOPIC_PREFIX to kafka.topic_prefix. Names hold
 // underscores themselves, so it is looked up, not cut.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,13 +26,18 @@ type DeadLetter struct {
 	First  time.Time
 	Last   time.Time
 	Tries  int
+	// Omitted is how large the value was, if the record is without value and
+	// headers because Kafka did not take it whole (see WithoutContent).
+	Omitted int
 }
 
 // EncodeDeadLetter gives a dead letter as a record: key, value and headers are
 // those of the record, and two headers more tell the rest. It is at most 8 KiB
 // larger than the record, and its time is that of the last try: retention of
-// the dead letters counts from there.
+// the dead letters counts from there. The dead letter of a replayed record
+// counts the tries of those before it, and keeps the first time.
 func EncodeDeadLetter(d DeadLetter) (Out, error) {
+	d = d.withHistory()
 	api := &v1.DeadLetter{
 		Topic: d.Record.Topic, Partition: d.Record.Partition, Offset: d.Record.Offset,
 		Reason:      strings.ToValidUTF8(d.Reason[:min(len(d.Reason), watermark.MaxIDLen)], "?"),
@@ -44,14 +50,12 @@ func EncodeDeadLetter(d DeadLetter) (Out, error) {
 		return Out{}, fault.New(fault.Fatal, ReasonUnencodable, fmt.Errorf("encode dead letter: %w", err))
 	}
 	place := first{d.Record.Place(), timeMs(d.Record.Time)}
-	return Out{
-		Partition: -1,
-		Key:       string(d.Record.Key),
-		Value:     d.Record.Value,
-		Headers: append(without(d.Record.Headers, HeaderDeadLetter, HeaderDeadLetterPlace),
-			Header{HeaderDeadLetter, value}, Header{HeaderDeadLetterPlace, []byte(place.String())}),
-		Time: d.Last,
-	}, nil
+	headers := append(without(d.Record.Headers, HeaderDeadLetter, HeaderDeadLetterPlace, HeaderDeadLetterOmitted, HeaderDeadLetterMark),
+		Header{HeaderDeadLetter, value}, Header{HeaderDeadLetterPlace, []byte(place.String())})
+	if d.Omitted > 0 {
+		headers = append(headers, Header{HeaderDeadLetterOmitted, []byte(strconv.Itoa(d.Omitted))})
+	}
+	return Out{Partition: -1, Key: string(d.Record.Key), Value: d.Record.Value, Headers: headers, Time: d.Last}, nil
 }
 
 // DecodeDeadLetter reads a record of the deadLetter topic. Record is the
@@ -71,7 +75,7 @@ func DecodeDeadLetter(r Record) (DeadLetter, error) {
 	d := DeadLetter{
 		Record: Record{
 			Topic: api.GetTopic(), Partition: api.GetPartition(), Offset: api.GetOffset(),
-			Key: r.Key, Value: r.Value, Headers: without(r.Headers, HeaderDeadLetter, HeaderDeadLetterPlace),
+			Key: r.Key, Value: r.Value, Headers: without(r.Headers, HeaderDeadLetter, HeaderDeadLetterPlace, HeaderDeadLetterOmitted),
 		},
 		Reason: api.GetReason(), Cause: api.GetCause(), Tries: int(api.GetTries()),
 		First: timeOf(api.GetFirstTimeMs()), Last: timeOf(api.GetLastTimeMs()),
@@ -82,6 +86,13 @@ func DecodeDeadLetter(r Record) (DeadLetter, error) {
 			return DeadLetter{}, undecodable(fmt.Errorf("dead letter: header %s: %w", HeaderDeadLetterPlace, err))
 		}
 		d.Record.TopicID, d.Record.Time = f.origin.Partition.TopicID, timeOf(f.timeMs)
+	}
+	if v, ok := r.Header(HeaderDeadLetterOmitted); ok {
+		n, err := number("bytes", string(v), 1<<31-1)
+		if err != nil {
+			return DeadLetter{}, undecodable(fmt.Errorf("dead letter: header %s: %w", HeaderDeadLetterOmitted, err))
+		}
+		d.Omitted = int(n)
 	}
 	return d, nil
 }
@@ -96,19 +107,6 @@ func checkDeadLetter(d *v1.DeadLetter) error {
 		return fmt.Errorf("tries: %d is negative", d.GetTries())
 	}
 	return nil
-}
-
-// Replay gives the record of a dead letter as a producer would send it again.
-// What ties it to its first place is left out: at that place it was decided
-// already. A message without a client message id gets another one.
-func (d DeadLetter) Replay() Out {
-	return Out{
-		Topic:     d.Record.Topic,
-		Partition: -1,
-		Key:       string(d.Record.Key),
-		Value:     d.Record.Value,
-		Headers:   without(d.Record.Headers, HeaderOrigin, HeaderCaller, HeaderDeadLetter, HeaderDeadLetterPlace),
-	}
 }
 
 func timeOf(ms int64) time.Time {

@@ -102,17 +102,3 @@ func TestDecodeDeadLetterRefuses(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestReplayIsANewRecord(t *testing.T) {
-	d := letter()
-	d.Record.Value = binary(t, send())
-	d.Record.Headers = []wire.Header{header("content-type", "application/protobuf"), header("tidemark-origin", "t/1/2/3"), header("tidemark-caller", "sync-1")}
-	out := d.Replay()
-	if out.Partition != -1 || out.Topic != "toRedis" || out.Key != "\xfe" {
-		t.Errorf("out = %+v", out)
-	}
-	in, err := wire.Codec{}.DecodeInput(asRecord(out))
-	if d := cmp.Diff(wantInput(), in); err != nil || d != "" {
-		t.Errorf("%v (-want +got):\n%s", err, d)
-	}
-}

@@ -40,16 +40,22 @@ type Codec struct {
 //
 // The input's origin is the record's first place: where a forwarded record
 // stood before. From there come the time, the send time of a message that
-// names none, and the client message id of a message without one.
+// names none, and the client message id of a message without one. A record that
+// replays a dead letter is an input of its own, at its own place; only the
+// message's id and send time are those of the record that it repeats.
 func (c Codec) DecodeInput(r Record) (watermark.Input, error) {
 	f, err := firstOf(&r)
+	if err != nil {
+		return watermark.Input{}, err
+	}
+	id, err := identityOf(&r, f)
 	if err != nil {
 		return watermark.Input{}, err
 	}
 	var in watermark.Input
 	switch kind, ok := r.Header(HeaderType); {
 	case !ok || len(kind) == 0:
-		in, err = c.decodeSend(&r, f)
+		in, err = c.decodeSend(&r, f, id)
 	case string(kind) == typeCommand:
 		in, err = decodeCommand(r.Value)
 	default:
@@ -88,7 +94,7 @@ func (c Codec) checkSize(in *watermark.Input) error {
 		fmt.Errorf("message: %d bytes in the sequenced log, whose records take at most %d", n, limit))
 }
 
-func (c Codec) decodeSend(r *Record, f first) (watermark.Input, error) {
+func (c Codec) decodeSend(r *Record, f, id first) (watermark.Input, error) {
 	s, err := unmarshalSend(r)
 	if err != nil {
 		return watermark.Input{}, undecodable(err)
@@ -98,10 +104,10 @@ func (c Codec) decodeSend(r *Record, f first) (watermark.Input, error) {
 		return watermark.Input{}, err
 	}
 	if m.ClientID == "" {
-		m.ClientID = f.clientID()
+		m.ClientID = id.clientID()
 	}
 	if m.SendTime == 0 {
-		m.SendTime = f.timeMs
+		m.SendTime = id.timeMs
 	}
 	m.RecordTime = f.timeMs
 	in := watermark.Input{Conversation: conv, Act: watermark.ActSend, Actor: m.Sender, Message: &m}

@@ -28,6 +28,12 @@ const (
 	// HeaderDeadLetterPlace is the place of the record that became a dead
 	// letter, in the form of HeaderOrigin.
 	HeaderDeadLetterPlace = "tidemark-dead-letter-place"
+	// HeaderDeadLetterOmitted is how many bytes of a dead letter were left out.
+	HeaderDeadLetterOmitted = "tidemark-dead-letter-omitted"
+	// HeaderDeadLetterMark is a Mark, as JSON.
+	HeaderDeadLetterMark = "tidemark-dead-letter-mark"
+	// HeaderReplay says which record a replayed one repeats, as JSON.
+	HeaderReplay = "tidemark-replay"
 )
 
 const (

@@ -45,6 +45,7 @@ var byWord = map[string]struct {
 	"WRONGPASS":   {fault.Fatal, ReasonAuth},
 	"NOAUTH":      {fault.Fatal, ReasonAuth},
 	"NOPERM":      {fault.Fatal, ReasonAuth},
+	"DENIED":      {fault.Fatal, ReasonAuth},
 	"READONLY":    {fault.Transient, ReasonReadOnly},
 	"LOADING":     {fault.Transient, ReasonLoading},
 	"BUSY":        {fault.Transient, ReasonBusy},

@@ -45,6 +45,7 @@ func TestErrorsAreSorted(t *testing.T) {
 		{serverError("WRONGPASS invalid username-password pair"), fault.Fatal, keyspace.ReasonAuth},
 		{serverError("NOAUTH Authentication required."), fault.Fatal, keyspace.ReasonAuth},
 		{serverError("NOPERM this user has no permissions"), fault.Fatal, keyspace.ReasonAuth},
+		{serverError("DENIED Redis is running in protected mode"), fault.Fatal, keyspace.ReasonAuth},
 		{serverError("WRONGTYPE Operation against a key"), fault.Fatal, keyspace.ReasonScript},
 		{serverError("ERR user_script:3: attempt to index a nil value"), fault.Fatal, keyspace.ReasonScript},
 		{serverError("CROSSSLOT Keys in request don't hash to the same slot"), fault.Fatal, keyspace.ReasonScript},

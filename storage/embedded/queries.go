@@ -18,10 +18,12 @@ const (
 	qOwnBound      query = "own bound"
 	qPutConv       query = "put conversation"
 	qPutInput      query = "put input"
+	qPutPosition   query = "put position"
 	qDelete        query = "delete messages"
 	qHollow        query = "hollow messages"
 
 	qConvs       query = "conversations"
+	qConvsAfter  query = "conversations after"
 	qInputs      query = "inputs"
 	qSizes       query = "sizes"
 	qAllMembers  query = "all members"
@@ -32,12 +34,20 @@ const (
 	qMessages    query = "messages"
 	qRows        query = "rows"
 	qMentions    query = "mentions"
+
+	qScanConvs   query = "scan conversations"
+	qScanRows    query = "scan messages"
+	qScanMembers query = "scan members"
+	qCount       query = "count"
+	qPositions   query = "positions"
 )
 
-const memberColumns = "m.conversation, m.user, m.version, m.last_membership, m.read, m.receipt, m.changed_at, m.own_count, m.memberships, m.ops, m.attributes"
+const convColumns = "c.id, c.min, c.max, c.policy, c.repair_number, c.repair_from, c.last_time, c.changed_at, c.override"
 
 const messageColumns = `m.seq, m.sender, m.client_id, m.hash, m.kind, m.send_time, m.record_time, m.device, m.revoked_by, m.revoked_at,
 	m.body_type, m.mentions, m.attributes, m.body`
+
+const memberColumns = "m.conversation, m.user, m.version, m.last_membership, m.read, m.receipt, m.changed_at, m.own_count, m.memberships, m.ops, m.attributes"
 
 // wholeMember also has the own messages, in the same statement: read apart from
 // the read watermark, a write in between could leave a member with neither.
@@ -72,6 +82,8 @@ var writes = map[query]string{
 			THEN excluded.repair_from ELSE c.repair_from END`,
 	qPutInput: `INSERT INTO inputs AS i (conversation, topic, partition, offset) VALUES (?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET offset = max(i.offset, excluded.offset)`,
+	qPutPosition: `INSERT INTO positions AS p (topic, topic_id, partition, next) VALUES (?, ?, ?, ?)
+		ON CONFLICT DO UPDATE SET next = max(p.next, excluded.next)`,
 	qDelete: `DELETE FROM messages WHERE conversation = ?1 AND seq IN (SELECT seq FROM messages
 		WHERE conversation = ?1 AND seq < ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4)`,
 	qHollow: `UPDATE messages SET gone = 1, body_type = 0, body = NULL, mentions = NULL, attributes = NULL
@@ -80,8 +92,16 @@ var writes = map[query]string{
 }
 
 var reads = map[query]string{
-	qConvs: `SELECT c.id, c.min, c.max, c.policy, c.repair_number, c.repair_from, c.last_time, c.changed_at, c.override
+	qConvs: `SELECT ` + convColumns + `
 		FROM json_each(?) j CROSS JOIN conversations c ON c.id = j.value`,
+	// From id to id, each found by one look into either tree: a conversation of a
+	// million messages costs no more than an empty one.
+	qConvsAfter: `WITH RECURSIVE walk (id) AS (
+		SELECT ?1 UNION ALL
+		SELECT (SELECT min(id) FROM (SELECT min(c.id) AS id FROM conversations c WHERE c.id > walk.id
+			UNION ALL SELECT min(m.conversation) FROM messages m WHERE m.conversation > walk.id))
+		FROM walk WHERE walk.id IS NOT NULL LIMIT ?2 + 1)
+		SELECT id FROM walk WHERE id IS NOT NULL LIMIT ?2 OFFSET 1`,
 	qInputs: `SELECT i.conversation, i.topic, i.partition, i.offset
 		FROM json_each(?) j CROSS JOIN inputs i ON i.conversation = j.value`,
 	// Counting stops one above the bound, so a large group costs no more than a
@@ -98,10 +118,18 @@ var reads = map[query]string{
 		CROSS JOIN messages m ON m.conversation = j.value ->> 0 AND m.seq > j.value ->> 1`,
 	qMessages: `SELECT ` + messageColumns + ` FROM messages m
 		WHERE m.conversation = ? AND m.seq BETWEEN ? AND ? AND m.gone = 0 ORDER BY m.seq LIMIT ?`,
-	qRows: `SELECT ` + messageColumns + `, j.key FROM json_each(?) j
+	qRows: `SELECT j.key, ` + messageColumns + ` FROM json_each(?) j
 		CROSS JOIN messages m ON m.conversation = j.value ->> 0 AND m.seq = j.value ->> 1 AND m.gone = 0`,
 	// The list within the list stops at its bound, whatever lies behind it.
 	qMentions: `SELECT j.key, (SELECT json_group_array(s.seq) FROM (SELECT x.seq FROM mentions x
 		WHERE x.conversation = j.value ->> 0 AND x.user = j.value ->> 1 AND x.seq BETWEEN j.value ->> 2 AND j.value ->> 3
 		ORDER BY x.seq LIMIT ?2) s) FROM json_each(?1) j`,
+	qScanConvs: `SELECT ` + convColumns + ` FROM conversations c WHERE c.id > ? ORDER BY c.id LIMIT ?`,
+	qScanRows: `SELECT m.conversation, m.gone, ` + messageColumns + ` FROM messages m
+		WHERE (m.conversation, m.seq) > (?1, ?2) AND m.conversation <= ?3 ORDER BY m.conversation, m.seq LIMIT ?4`,
+	qScanMembers: `SELECT ` + wholeMember + ` FROM members m INDEXED BY members_by_user
+		WHERE (m.user, m.conversation) > (?1, ?2) ORDER BY m.user, m.conversation LIMIT ?3`,
+	// Messages are not counted: that would read all of them, bodies too.
+	qCount:     `SELECT count(*), coalesce(sum(max(0, max - max(min, 1) + 1)), 0), (SELECT count(*) FROM members) FROM conversations`,
+	qPositions: `SELECT topic, topic_id, partition, next FROM positions ORDER BY topic, topic_id, partition`,
 }

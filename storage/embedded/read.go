@@ -62,22 +62,56 @@ func (s *Store) Conversations(ctx context.Context, ids []watermark.ConversationI
 	return out, nil
 }
 
+// ConversationsAfter gives the ids above after of the conversations that stand,
+// or that have a row of a message, in byte order, at most limit. Whoever pages
+// ends at an empty answer.
+func (s *Store) ConversationsAfter(ctx context.Context, after watermark.ConversationID, limit int) (out []watermark.ConversationID, err error) {
+	defer s.metrics.done("conversations_after", time.Now(), &err)
+	limit = min(limit, watermark.MaxPage)
+	if limit <= 0 {
+		return nil, nil
+	}
+	rows, err := s.query(ctx, qConvsAfter, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	for err == nil && rows.Next() {
+		var id watermark.ConversationID
+		err = rows.Scan(&id)
+		out = append(out, id)
+	}
+	if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
+		return nil, fmt.Errorf("read %s: %w", qConvsAfter, err)
+	}
+	return out, nil
+}
+
 // conversations gives those that exist.
 func (s *Store) conversations(ctx context.Context, ids []watermark.ConversationID) (map[watermark.ConversationID]watermark.Conversation, error) {
 	ids = distinct(ids)
 	found := make(map[watermark.ConversationID]watermark.Conversation, len(ids))
 	err := over(ctx, s, qConvs, ids, func(rows *sql.Rows) error {
 		var c watermark.Conversation
-		var override int64
-		err := rows.Scan(&c.ID, &c.Min, &c.Max, &c.Policy, &c.Repair.Number, &c.Repair.From, &c.LastTime, &c.ChangedAt, &override)
-		c.Override = watermark.PolicyFromCode(override)
+		err := scanConversation(rows, &c)
 		found[c.ID] = c
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = over(ctx, s, qInputs, ids, func(rows *sql.Rows) error {
+	inputs, err := s.inputs(ctx, ids)
+	for id, in := range inputs {
+		c := found[id]
+		c.Merge(in)
+		found[id] = c
+	}
+	return found, err
+}
+
+// inputs gives conversations of which nothing is set but their inputs.
+func (s *Store) inputs(ctx context.Context, ids []watermark.ConversationID) (map[watermark.ConversationID]watermark.Conversation, error) {
+	found := make(map[watermark.ConversationID]watermark.Conversation, len(ids))
+	err := over(ctx, s, qInputs, ids, func(rows *sql.Rows) error {
 		var id watermark.ConversationID
 		var p watermark.Partition
 		var offset int64
@@ -90,6 +124,32 @@ func (s *Store) conversations(ctx context.Context, ids []watermark.ConversationI
 		return nil
 	})
 	return found, err
+}
+
+func scanConversation(rows *sql.Rows, c *watermark.Conversation) error {
+	var override int64
+	err := rows.Scan(&c.ID, &c.Min, &c.Max, &c.Policy, &c.Repair.Number, &c.Repair.From, &c.LastTime, &c.ChangedAt, &override)
+	c.Override = watermark.PolicyFromCode(override)
+	return err
+}
+
+// Positions gives how far history has each partition of each topic that it
+// knows, in order.
+func (s *Store) Positions(ctx context.Context) (out []watermark.Position, err error) {
+	defer s.metrics.done("positions", time.Now(), &err)
+	rows, err := s.query(ctx, qPositions)
+	if err != nil {
+		return nil, err
+	}
+	for err == nil && rows.Next() {
+		var p watermark.Position
+		err = rows.Scan(&p.Topic, &p.TopicID, &p.Number, &p.Next)
+		out = append(out, p)
+	}
+	if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
+		return nil, fmt.Errorf("read positions: %w", err)
+	}
+	return out, nil
 }
 
 func distinct[T comparable](list []T) []T {

@@ -60,14 +60,13 @@ func scanMessages(rows *sql.Rows) (out []watermark.Message, err error) {
 	return out, rows.Err()
 }
 
-// scanMessage reads messageColumns, and what else a row has into more.
-func scanMessage(rows *sql.Rows, more ...any) (watermark.Message, error) {
-	var m watermark.Message
+// scanMessage reads messageColumns, behind what goes into before.
+func scanMessage(rows *sql.Rows, before ...any) (m watermark.Message, err error) {
 	var hash []byte
 	var by, mentions, attributes sql.NullString
 	var at sql.NullInt64
-	if err := rows.Scan(append([]any{&m.Seq, &m.Sender, &m.ClientID, &hash, &m.Kind, &m.SendTime, &m.RecordTime, &m.Device,
-		&by, &at, &m.BodyType, &mentions, &attributes, &m.Body}, more...)...); err != nil {
+	if err := rows.Scan(append(before, &m.Seq, &m.Sender, &m.ClientID, &hash, &m.Kind, &m.SendTime, &m.RecordTime, &m.Device,
+		&by, &at, &m.BodyType, &mentions, &attributes, &m.Body)...); err != nil {
 		return m, err
 	}
 	copy(m.Hash[:], hash)

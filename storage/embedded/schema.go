@@ -78,6 +78,15 @@ CREATE TABLE messages (
 	PRIMARY KEY (conversation, seq)
 ) STRICT, WITHOUT ROWID;
 `,
+	`
+CREATE TABLE positions (
+	topic     TEXT    NOT NULL,
+	topic_id  TEXT    NOT NULL,
+	partition INTEGER NOT NULL,
+	next      INTEGER NOT NULL,
+	PRIMARY KEY (topic, topic_id, partition)
+) STRICT, WITHOUT ROWID;
+`,
 	// The table of mentions follows the messages by itself, whatever takes a
 	// message's content: a revoke, retention.
 	`

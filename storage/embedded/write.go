@@ -11,11 +11,11 @@ import (
 )
 
 // Write applies a Change in one transaction: rows, revokes, members,
-// conversations, in this order. Written tells what it met; without an error
+// conversations, positions, in this order. Written tells what it met; without an error
 // everything is durable.
 func (s *Store) Write(ctx context.Context, c watermark.Change) (w watermark.Written, err error) {
 	defer s.metrics.done("write", time.Now(), &err)
-	if len(c.Rows)+len(c.Revokes)+len(c.Members)+len(c.Conversations) == 0 {
+	if c.Empty() {
 		return watermark.Written{}, nil
 	}
 	err = s.inTx(ctx, func(t *txn) (err error) {
@@ -33,6 +33,11 @@ func (s *Store) Write(ctx context.Context, c watermark.Change) (w watermark.Writ
 		for i := range c.Conversations {
 			if err := t.conversation(&c.Conversations[i]); err != nil {
 				return fmt.Errorf("merge conversation %s: %w", c.Conversations[i].ID, err)
+			}
+		}
+		for _, p := range c.Positions {
+			if _, err := t.exec(qPutPosition, p.Topic, p.TopicID, p.Number, p.Next); err != nil {
+				return fmt.Errorf("position of %s/%d: %w", p.Topic, p.Number, err)
 			}
 		}
 		return nil

@@ -102,12 +102,13 @@ func (s *Store) prepareCollections(ctx context.Context) error {
 		"messages":      options.CreateCollection().SetClusteredIndex(clustered),
 		"members":       options.CreateCollection(),
 		"conversations": options.CreateCollection(),
+		"positions":     options.CreateCollection(),
 	} {
 		if err := s.db.CreateCollection(ctx, name, opts); err != nil && !slices.Contains(mongo.ErrorCodes(err), codeExists) {
 			return fmt.Errorf("create collection %s: %w", name, err)
 		}
 	}
-	cur, err := s.db.ListCollections(ctx, in("name", []string{"messages", "members", "conversations"}))
+	cur, err := s.db.ListCollections(ctx, in("name", []string{"messages", "members", "conversations", "positions"}))
 	if err != nil {
 		return fmt.Errorf("list collections: %w", err)
 	}

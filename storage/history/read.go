@@ -70,6 +70,85 @@ func (s *Store) Conversations(ctx context.Context, ids []watermark.ConversationI
 	return out, nil
 }
 
+// ConversationsAfter gives the ids above after of the conversations that stand,
+// or that have a row of a message, in byte order, at most limit. Whoever pages
+// ends at an empty answer.
+//
+// Rows without a conversation are looked for between the ids that stand, all
+// gaps of a page in one query: it reads an index key for each and gives nothing
+// where nothing was lost.
+func (s *Store) ConversationsAfter(ctx context.Context, after watermark.ConversationID, limit int) (out []watermark.ConversationID, err error) {
+	defer s.done("conversations_after", time.Now(), &err)
+	limit = min(limit, watermark.MaxPage)
+	if limit <= 0 {
+		return nil, nil
+	}
+	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lt", Value: afterIDs}}}}
+	opts := options.Find().SetSort(byID).SetLimit(int64(limit)).SetBatchSize(int32(limit)).SetProjection(bson.D{{Key: "_id", Value: 1}})
+	err = each(ctx, s.convs.Collection, filter, opts, func(d *convDoc) error {
+		out = append(out, watermark.ConversationID(d.ID))
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read conversations: %w", err)
+	}
+	end := watermark.ConversationID(afterIDs)
+	if len(out) == limit {
+		end = out[limit-1]
+	}
+	var gaps []gap
+	for _, id := range append(slices.Clone(out), end) {
+		if id > after {
+			gaps = append(gaps, gap{after, id})
+		}
+		after = id
+	}
+	for part := range slices.Chunk(gaps, chunk) {
+		lost, err := s.lost(ctx, part, limit)
+		if err != nil {
+			return nil, fmt.Errorf("read conversations: %w", err)
+		}
+		out = append(out, lost...)
+	}
+	slices.Sort(out)
+	return out[:min(len(out), limit)], nil
+}
+
+// gap lies between two conversations.
+type gap struct{ above, below watermark.ConversationID }
+
+// lost gives conversations within gaps that have rows: the limit lowest of
+// each gap.
+func (s *Store) lost(ctx context.Context, gaps []gap, limit int) (out []watermark.ConversationID, err error) {
+	found := make(map[watermark.ConversationID]int) // the end of its gap -> how many
+	for len(gaps) > 0 {
+		branches := make(bson.A, len(gaps))
+		for i, g := range gaps {
+			branches[i] = bson.D{{Key: "c", Value: bson.D{{Key: "$gt", Value: g.above}, {Key: "$lt", Value: g.below}}}}
+		}
+		var hit watermark.ConversationID
+		opts := options.Find().SetLimit(1).SetSort(bson.D{{Key: "c", Value: 1}, {Key: "s", Value: 1}}).SetProjection(bson.D{{Key: "c", Value: 1}})
+		err := each(ctx, s.messages.Collection, anyOf(branches), opts, func(d *messageDoc) error {
+			hit = watermark.ConversationID(d.Conv)
+			return nil
+		})
+		if err != nil || hit == "" {
+			return out, err
+		}
+		// The lowest of all: what is below has none, and its own gap goes on
+		// behind it.
+		out = append(out, hit)
+		i := slices.IndexFunc(gaps, func(g gap) bool { return g.above < hit && hit < g.below })
+		end := gaps[i].below
+		gaps = gaps[i:]
+		gaps[0].above = hit
+		if found[end]++; found[end] == limit {
+			gaps = gaps[1:]
+		}
+	}
+	return out, nil
+}
+
 // conversations gives those that exist.
 func (s *Store) conversations(ctx context.Context, ids []watermark.ConversationID) (map[watermark.ConversationID]watermark.Conversation, error) {
 	found := make(map[watermark.ConversationID]watermark.Conversation, len(ids))
@@ -235,10 +314,7 @@ func (s *Store) sent(ctx context.Context, list []sentAbove, into func(watermark.
 func anyAbove(list []sentAbove) bson.D {
 	branches := make(bson.A, len(list))
 	for i, a := range list {
-		branches[i] = bson.D{
-			{Key: "c", Value: a.conv},
-			{Key: "s", Value: bson.D{{Key: "$gt", Value: int64(max(a.above, 0))}, {Key: "$lte", Value: int64(watermark.MaxSeq)}}},
-		}
+		branches[i] = seqsWithin(a.conv, a.above, watermark.MaxSeq)
 	}
 	return anyOf(branches)
 }

@@ -116,6 +116,32 @@ func (u uri) database() string {
 	return name
 }
 
+// Masked gives a URI as it may be shown: without password and other secrets.
+func Masked(text string) string {
+	u, err := splitURI(text)
+	if err != nil {
+		return "mongodb://***"
+	}
+	if u.password != nil {
+		u.password = new("***")
+	}
+	rest := u.rest
+	for _, secret := range secretOptions(u.rest) {
+		if secret != "" {
+			rest = strings.ReplaceAll(rest, secret, "***")
+		}
+	}
+	out := u.scheme + "://"
+	if u.user != "" {
+		out += percent(u.user)
+		if u.password != nil {
+			out += ":" + *u.password
+		}
+		out += "@"
+	}
+	return out + rest
+}
+
 // percent encodes everything but letters, digits and three marks that mean
 // nothing anywhere: a field name may not have dots, a URI's parts no others.
 func percent(text string) string {

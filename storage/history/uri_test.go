@@ -100,3 +100,18 @@ func TestWrongURIsSayNothingSecret(t *testing.T) {
 		})
 	}
 }
+
+func TestMaskedURIs(t *testing.T) {
+	for uri, want := range map[string]string{
+		"mongodb://h:1/db":                                           "mongodb://h:1/db",
+		"mongodb://alice:p@ss/w:rd@h:1,i:2/db?w=1":                   "mongodb://alice:***@h:1,i:2/db?w=1",
+		"mongodb+srv://alice:p%40ss@h/db?proxyPassword=topsecret":    "mongodb+srv://alice:***@h/db?proxyPassword=***",
+		"mongodb://alice@h/?tlsCertificateKeyFilePassword=s%2Fx&a=b": "mongodb://alice@h/?tlsCertificateKeyFilePassword=***&a=b",
+		"postgres://alice:secret@h":                                  "mongodb://***",
+		"":                                                           "mongodb://***",
+	} {
+		if got := history.Masked(uri); got != want {
+			t.Errorf("%s is shown as %s, want %s", uri, got, want)
+		}
+	}
+}

@@ -26,13 +26,13 @@ const (
 	tries = 20
 )
 
-// Write applies a Change in the order rows, revokes, members, conversations.
-// Without an error everything is durable on a majority, also what stood there
+// Write applies a Change in the order rows, revokes, members, conversations,
+// positions. Without an error everything is durable on a majority, also what stood there
 // before; with one any part of it may have been done, and the same Change again
 // completes it.
 func (s *Store) Write(ctx context.Context, c watermark.Change) (w watermark.Written, err error) {
 	defer s.done("write", time.Now(), &err)
-	if len(c.Rows)+len(c.Revokes)+len(c.Members)+len(c.Conversations) == 0 {
+	if c.Empty() {
 		return watermark.Written{}, nil
 	}
 	if w.Rows, err = s.writeRows(ctx, c.Rows); err != nil {
@@ -46,6 +46,9 @@ func (s *Store) Write(ctx context.Context, c watermark.Change) (w watermark.Writ
 	}
 	if err := s.writeConversations(ctx, c.Conversations); err != nil {
 		return watermark.Written{}, fmt.Errorf("write conversations: %w", err)
+	}
+	if err := s.writePositions(ctx, c.Positions); err != nil {
+		return watermark.Written{}, fmt.Errorf("write positions: %w", err)
 	}
 	s.metrics.written(w)
 	return w, nil

@@ -114,7 +114,6 @@ var sources embed.FS
 
 var (
 	viewScript     = script("view")
-	tokenScript    = script("token")
 	messagesScript = script("messages")
 	mergeScript    = script("merge")
 	raiseScript    = script("raise")

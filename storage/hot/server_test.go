@@ -112,11 +112,7 @@ func TestServerAway(t *testing.T) {
 	s.Close()
 	ctx := t.Context()
 	calls := map[string]func() error{
-		"Views": func() error { _, err := h.Views(ctx, []hot.Ask{{Conversation: group, User: "ann"}}); return err },
-		"Tokens": func() error {
-			_, err := h.Tokens(ctx, []watermark.ConversationID{group})
-			return err
-		},
+		"Views":    func() error { _, err := h.Views(ctx, []hot.Ask{{Conversation: group, User: "ann"}}); return err },
 		"Messages": func() error { _, err := h.Messages(ctx, []hot.Span{{Conversation: group}}); return err },
 		"MergeMembers": func() error {
 			_, err := h.MergeMembers(ctx, []hot.Load{{Conversation: group, Token: "x", Complete: true}})

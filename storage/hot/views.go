@@ -92,26 +92,3 @@ func coldWord(why string) string {
 	}
 	return "other"
 }
-
-// Tokens gives the token of each conversation's warm-up, "" where it is not
-// warm. Whoever loads members without having seen a view asks before the load
-// begins and hands the token to MergeMembers.
-func (h *Hot) Tokens(ctx context.Context, convs []watermark.ConversationID) (tokens []string, err error) {
-	defer h.observe("tokens", &err)()
-	calls := make([]keyspace.Call, len(convs))
-	for i, c := range convs {
-		calls[i] = h.call(tokenScript, c, []keyspace.Part{keyspace.Meta})
-	}
-	tokens = make([]string, len(convs))
-	for i, res := range h.runner.Run(ctx, calls) {
-		token, ok := res.Value.(string)
-		if !ok && res.Err == nil {
-			res.Err = fmt.Errorf("%w: %T instead of a token", errReply, res.Value)
-		}
-		if res.Err != nil {
-			return nil, failed("token", convs[i], res.Err)
-		}
-		tokens[i] = token
-	}
-	return tokens, nil
-}

@@ -157,18 +157,6 @@ func TestUnreadFromAView(t *testing.T) {
 	}
 }
 
-func TestTokens(t *testing.T) {
-	e := newEnv(t)
-	e.meta("group:warm")
-	e.meta("group:warming", "st", "warming")
-	e.meta("group:foreign", "inc", "x")
-	got, err := e.Tokens(t.Context(), []watermark.ConversationID{"group:none", "group:warm", "group:warming", "group:foreign"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	diff(t, "tokens", got, []string{"", "t1", "", ""})
-}
-
 func TestRoundTrips(t *testing.T) {
 	e := newEnv(t)
 	var asks []hot.Ask

@@ -17,6 +17,7 @@ var conversationTests = []test{
 	{"the policy follows the highest max", policyFollowsMax},
 	{"unknown ones are zero", unknownIsZero},
 	{"many at once, in order and with repeats", manyConversations},
+	{"all of them, page by page", conversationsPaged},
 }
 
 func conversationKeepsFields(t *testing.T, h History) {
@@ -123,4 +124,44 @@ func manyConversations(t *testing.T, h History) {
 	ids, want = append(ids, ids[0], ids[0]), append(want, want[0], want[0])
 	got := must(h.Conversations(t.Context(), ids))(t)
 	equal(t, "conversations", got, want)
+}
+
+// conversationsPaged has conversations with a row of their own, some of which
+// also have messages, and messages whose conversation was lost: first, in
+// between, side by side, and last.
+func conversationsPaged(t *testing.T, h History) {
+	var c watermark.Change
+	var want []watermark.ConversationID
+	for i := range 25 {
+		id := watermark.GroupOf(fmt.Sprintf("paged-%02d", i))
+		want = append(want, id)
+		orphan := i == 0 || i == 7 || i == 8 || i == 24
+		if !orphan {
+			c.Conversations = append(c.Conversations, watermark.Conversation{ID: id, Max: 2})
+		}
+		if orphan || i%3 == 0 {
+			c.Rows = append(c.Rows, rowsOf(id, text(1, "alice", "a"), text(2, "bob", "b")).Rows...)
+		}
+	}
+	want = append(want, "single:alice:bob")
+	c.Conversations = append(c.Conversations, watermark.Conversation{ID: "single:alice:bob", Min: 1})
+	c.Members = append(c.Members, watermark.MemberRow{Conversation: "group:a-mark-alone", Member: watermark.Member{User: "alice", Read: 1}})
+	write(t, h, c)
+	for _, limit := range []int{1, 2, 7, 100} {
+		var got []watermark.ConversationID
+		for after := watermark.ConversationID(""); ; {
+			page := must(h.ConversationsAfter(t.Context(), after, limit))(t)
+			if len(page) == 0 {
+				break
+			}
+			if len(page) > limit || !slices.IsSorted(page) {
+				t.Fatalf("limit %d after %q: %v", limit, after, page)
+			}
+			got, after = append(got, page...), page[len(page)-1]
+		}
+		equal(t, fmt.Sprint("pages of ", limit), got, want)
+	}
+	for _, limit := range []int{0, -1} {
+		equal(t, "no limit", must(h.ConversationsAfter(t.Context(), "", limit))(t), []watermark.ConversationID(nil))
+	}
 }

@@ -121,6 +121,7 @@ func together(cs ...watermark.Change) watermark.Change {
 		out.Revokes = append(out.Revokes, c.Revokes...)
 		out.Members = append(out.Members, c.Members...)
 		out.Conversations = append(out.Conversations, c.Conversations...)
+		out.Positions = append(out.Positions, c.Positions...)
 	}
 	return out
 }

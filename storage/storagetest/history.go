@@ -9,8 +9,8 @@ import (
 
 // History is a history store. All methods are safe for concurrent use.
 type History interface {
-	// Write applies a Change: rows, revokes, members, conversations. Inside one
-	// Change too, entries count one after the other. An empty Change does
+	// Write applies a Change: rows, revokes, members, conversations, positions.
+	// Inside one Change too, entries count one after the other. An empty Change does
 	// nothing.
 	//
 	// A row at a seq that is taken is a Replay or a Conflict, wherever the
@@ -24,9 +24,19 @@ type History interface {
 	// MemberConflicts: windows and ops stay, its marks are merged all the same.
 	Write(ctx context.Context, c watermark.Change) (watermark.Written, error)
 
+	// Positions gives all positions, one for each topic, topic id and partition,
+	// in no particular order. There are as many as the topics have partitions,
+	// and as many again for each time that a topic was made anew.
+	Positions(ctx context.Context) ([]watermark.Position, error)
+
 	// Conversations gives what stands of each, in the order of ids; an unknown
 	// one has its ID and nothing else. ids may repeat.
 	Conversations(ctx context.Context, ids []watermark.ConversationID) ([]watermark.Conversation, error)
+
+	// ConversationsAfter gives the ids above after of the conversations that
+	// stand, or that have a row of a message, in byte order. Whoever pages ends
+	// at an empty answer.
+	ConversationsAfter(ctx context.Context, after watermark.ConversationID, limit int) ([]watermark.ConversationID, error)
 
 	// Members gives those of users that have a row, in no particular order.
 	Members(ctx context.Context, conv watermark.ConversationID, users []watermark.UserID) ([]watermark.Member, error)
@@ -72,6 +82,24 @@ type History interface {
 	// conversation's max has moved on; a later call takes what is left of them,
 	// and counts them again.
 	DeleteBelow(ctx context.Context, conv watermark.ConversationID, seq watermark.Seq, limit int) (deleted int, err error)
+
+	// ScanConversations gives the conversations above after that were ever
+	// written, by id in byte order.
+	ScanConversations(ctx context.Context, after watermark.ConversationID, limit int) ([]watermark.Conversation, error)
+
+	// ScanRows gives rows of all conversations, by conversation in byte order and
+	// seq: whatever stands, also for conversations that were never written, below
+	// a minimum, and without its content. A page that is not empty is not always
+	// full; an empty one is the end.
+	ScanRows(ctx context.Context, s watermark.RowScan) ([]watermark.StoredRow, error)
+
+	// ScanMembers gives the member rows above after, by user and conversation in
+	// byte order.
+	ScanMembers(ctx context.Context, after watermark.MemberKey, limit int) ([]watermark.MemberRow, error)
+
+	// Sizes gives about how much there is. It may count rows that retention has
+	// taken, and miss those of conversations that were never written.
+	Sizes(ctx context.Context) (watermark.Sizes, error)
 }
 
 // Reopener is a History that outlives its process. Reopen closes it and opens
@@ -90,8 +118,10 @@ func Run(t *testing.T, open func(testing.TB) History) {
 		{"rows", rowTests},
 		{"members", memberTests},
 		{"conversations", conversationTests},
+		{"positions", positionTests},
 		{"reads", readTests},
 		{"retention", retentionTests},
+		{"scans", scanTests},
 		{"durability", durabilityTests},
 	}
 	for _, g := range groups {

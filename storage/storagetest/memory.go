@@ -19,22 +19,30 @@ const (
 	StepRevokes       Step = "revokes"
 	StepMembers       Step = "members"
 	StepConversations Step = "conversations"
+	StepPositions     Step = "positions"
 )
 
 // Memory is a history in maps: the contract in its shortest form. It has no
-// transactions on purpose, like a store that applies a Change in four steps.
+// transactions on purpose, like a store that applies a Change in five steps.
 type Memory struct {
 	// Fail, when set, is called after each step of a Write, and before the first
 	// one with "". An error ends the Write there: what was done stays, as after a
 	// crash between two effects. Set it before the first call.
 	Fail func(Step) error
 
-	mu    sync.Mutex
-	convs map[watermark.ConversationID]*memConv
+	mu        sync.Mutex
+	convs     map[watermark.ConversationID]*memConv
+	positions map[memPosition]int64
+}
+
+type memPosition struct {
+	topic string
+	watermark.Partition
 }
 
 type memConv struct {
 	watermark.Conversation
+	written bool // itself, not only its rows or members
 	rows    map[watermark.Seq]*memRow
 	members map[watermark.UserID]watermark.Member
 }
@@ -46,7 +54,7 @@ type memRow struct {
 
 // NewMemory gives an empty history.
 func NewMemory() *Memory {
-	return &Memory{convs: make(map[watermark.ConversationID]*memConv)}
+	return &Memory{convs: make(map[watermark.ConversationID]*memConv), positions: make(map[memPosition]int64)}
 }
 
 // Write implements History.
@@ -63,6 +71,7 @@ func (h *Memory) Write(ctx context.Context, c watermark.Change) (w watermark.Wri
 		{StepRevokes, func() { h.revokeLocked(c.Revokes) }},
 		{StepMembers, func() { w.MemberConflicts = h.membersLocked(c.Members) }},
 		{StepConversations, func() { h.conversationsLocked(c.Conversations) }},
+		{StepPositions, func() { h.positionsLocked(c.Positions) }},
 	}
 	for _, s := range steps {
 		h.mu.Lock()
@@ -147,7 +156,31 @@ func (h *Memory) conversationsLocked(convs []watermark.Conversation) {
 	for _, o := range convs {
 		c := h.convLocked(o.ID)
 		c.Conversation.Merge(o)
+		c.written = true
 	}
+}
+
+func (h *Memory) positionsLocked(ps []watermark.Position) {
+	for _, p := range ps {
+		k := memPosition{p.Topic, p.Partition}
+		h.positions[k] = max(h.positions[k], p.Next)
+	}
+}
+
+// Positions implements History.
+func (h *Memory) Positions(ctx context.Context) ([]watermark.Position, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.Position
+	for k, next := range h.positions {
+		out = append(out, watermark.Position{Topic: k.topic, Partition: k.Partition, Next: next})
+	}
+	slices.SortFunc(out, comparePositions)
+	return out, ctx.Err()
+}
+
+func comparePositions(a, b watermark.Position) int {
+	return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.TopicID, b.TopicID), cmp.Compare(a.Number, b.Number))
 }
 
 func (h *Memory) conversationLocked(id watermark.ConversationID) watermark.Conversation {
@@ -167,6 +200,19 @@ func (h *Memory) Conversations(ctx context.Context, ids []watermark.Conversation
 		out[i] = h.conversationLocked(id)
 	}
 	return out, ctx.Err()
+}
+
+// ConversationsAfter implements History.
+func (h *Memory) ConversationsAfter(ctx context.Context, after watermark.ConversationID, limit int) ([]watermark.ConversationID, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.ConversationID
+	for _, id := range slices.Sorted(maps.Keys(h.convs)) {
+		if c := h.convs[id]; id > after && (c.Exists() || len(c.rows) > 0) {
+			out = append(out, id)
+		}
+	}
+	return capped(out, limit), ctx.Err()
 }
 
 // Members implements History.
@@ -345,4 +391,76 @@ func (h *Memory) DeleteBelow(ctx context.Context, conv watermark.ConversationID,
 		r.Body, r.BodyType, r.Mentions, r.Attributes = nil, watermark.BodyNone, nil, nil
 	}
 	return len(below), ctx.Err()
+}
+
+// ScanConversations implements History.
+func (h *Memory) ScanConversations(ctx context.Context, after watermark.ConversationID, limit int) ([]watermark.Conversation, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.Conversation
+	for _, id := range slices.Sorted(maps.Keys(h.convs)) {
+		if id > after && h.convs[id].written {
+			out = append(out, h.conversationLocked(id))
+		}
+	}
+	return capped(out, limit), ctx.Err()
+}
+
+// ScanRows implements History.
+func (h *Memory) ScanRows(ctx context.Context, s watermark.RowScan) ([]watermark.StoredRow, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.StoredRow
+	for id, c := range h.convs {
+		for _, r := range c.rows {
+			row := watermark.StoredRow{Row: watermark.Row{Conversation: id, Message: cloneMessage(r.Message)}, Gone: r.gone}
+			if row.Key().Compare(s.After) > 0 && (s.Last == "" || id <= s.Last) {
+				out = append(out, row)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b watermark.StoredRow) int { return a.Key().Compare(b.Key()) })
+	out = capped(out, s.Limit)
+	bytes := s.Bytes
+	if bytes <= 0 {
+		bytes = watermark.DefaultScanBytes
+	}
+	for i := range out {
+		if bytes -= len(out[i].Message.Body); bytes <= 0 {
+			return out[:i+1], ctx.Err()
+		}
+	}
+	return out, ctx.Err()
+}
+
+// ScanMembers implements History.
+func (h *Memory) ScanMembers(ctx context.Context, after watermark.MemberKey, limit int) ([]watermark.MemberRow, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.MemberRow
+	for id, c := range h.convs {
+		for u := range c.members {
+			if (watermark.MemberKey{User: u, Conversation: id}).Compare(after) > 0 {
+				m, _ := h.memberLocked(id, u)
+				out = append(out, watermark.MemberRow{Conversation: id, Member: m})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b watermark.MemberRow) int { return a.Key().Compare(b.Key()) })
+	return capped(out, limit), ctx.Err()
+}
+
+// Sizes implements History.
+func (h *Memory) Sizes(ctx context.Context) (watermark.Sizes, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var s watermark.Sizes
+	for _, c := range h.convs {
+		if c.written {
+			s.Conversations++
+		}
+		s.Rows += int64(len(c.rows))
+		s.Members += int64(len(c.members))
+	}
+	return s, ctx.Err()
 }

@@ -603,7 +603,9 @@ type EntryError struct {
 	Code    string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	// When trying again makes sense, in milliseconds; 0: it does not.
-	RetryAfterMs  int64 `protobuf:"varint,3,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
+	RetryAfterMs int64 `protobuf:"varint,3,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
+	// One word for programs, as in the ErrorInfo of a whole call that fails.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -657,6 +659,13 @@ func (x *EntryError) GetRetryAfterMs() int64 {
 		return x.RetryAfterMs
 	}
 	return 0
+}
+
+func (x *EntryError) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 type GetWatermarksRequest struct {
@@ -1214,7 +1223,7 @@ func (x *ConversationEntry) GetAttributes() map[string]string {
 
 type WhoHasReadRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The user who asks, and sees the message.
+	// The user who asks: sees the message, and did not leave.
 	User         string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
 	Conversation string `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
 	Seq          int64  `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -2304,12 +2313,13 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\vrepair_from\x18\t \x01(\x03R\n" +
 	"repairFrom\x12-\n" +
 	"\x05error\x18\n" +
-	" \x01(\v2\x17.tidemark.v1.EntryErrorR\x05error\"`\n" +
+	" \x01(\v2\x17.tidemark.v1.EntryErrorR\x05error\"x\n" +
 	"\n" +
 	"EntryError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12$\n" +
-	"\x0eretry_after_ms\x18\x03 \x01(\x03R\fretryAfterMs\"\x8c\x01\n" +
+	"\x0eretry_after_ms\x18\x03 \x01(\x03R\fretryAfterMs\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x8c\x01\n" +
 	"\x14GetWatermarksRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12$\n" +
 	"\rconversations\x18\x02 \x03(\tR\rconversations\x12\x1b\n" +

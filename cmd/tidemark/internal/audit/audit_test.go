@@ -1,12 +1,11 @@
 package audit_test
 
 import (
-	"context"
 	"errors"
-	"iter"
-	"maps"
-	"slices"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -16,150 +15,273 @@ import (
 
 const conv = wm.ConversationID("group:g")
 
-func msg(seq wm.Seq, id string) wm.Message {
-	m := wm.Message{Seq: seq, Sender: "A", ClientID: id, BodyType: wm.BodyText, Body: []byte(id)}
-	m.Hash = m.SumHash()
-	return m
-}
-
-// store is history and Redis over one state.
-type store struct {
-	state *wm.State
-	rows  map[wm.Seq]wm.Message
-	warm  bool
-}
-
-func (s *store) States(_ context.Context, wants []wm.Want) ([]*wm.State, error) {
-	out := make([]*wm.State, len(wants))
-	for i := range wants {
-		out[i] = s.state
+// run audits w and gives what was found.
+func run(t testing.TB, cfg audit.Config, scope audit.Scope) (*audit.Report, []audit.Finding) {
+	t.Helper()
+	var found []audit.Finding
+	cfg.Found = func(f audit.Finding) { found = append(found, f) }
+	a, err := audit.New(cfg)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return out, nil
-}
-
-func (s *store) Messages(_ context.Context, _ wm.ConversationID, in wm.Interval, _ int) ([]wm.Message, error) {
-	var out []wm.Message
-	for _, q := range slices.Sorted(maps.Keys(s.rows)) {
-		if in.Contains(q) {
-			out = append(out, s.rows[q])
-		}
+	rep, err := a.Run(t.Context(), scope)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return out, nil
+	return rep, found
 }
 
-type redis struct{ *store }
-
-func (r redis) Views(_ context.Context, asks []wm.Ask) ([]wm.View, error) {
-	out := make([]wm.View, len(asks))
-	for i, a := range asks {
-		out[i] = r.state.ViewOf(a.User)
-		if !r.warm {
-			out[i] = wm.View{Temperature: wm.Cold}
-		}
+// wantKinds checks the kinds of findings.
+func wantKinds(t testing.TB, rep *audit.Report, want map[audit.Kind]int) {
+	t.Helper()
+	if d := cmp.Diff(want, rep.Findings); d != "" {
+		t.Errorf("findings (-want +got)\n%s", d)
 	}
-	return out, nil
 }
 
-func (r redis) Messages(ctx context.Context, spans []wm.Span) ([][]wm.Message, error) {
-	rows, err := r.store.Messages(ctx, conv, wm.Interval{First: 1, Last: wm.MaxSeq}, 0)
-	return slices.Repeat([][]wm.Message{rows}, len(spans)), err
-}
-
-func log(recs ...wm.Record) iter.Seq2[wm.Record, error] {
-	return func(yield func(wm.Record, error) bool) {
-		for _, r := range recs {
-			if !yield(r, nil) {
-				return
-			}
+func TestConfigFaultsAreReportedTogether(t *testing.T) {
+	_, err := audit.New(audit.Config{Rate: -1, Mender: &audit.Mender{}})
+	for _, want := range []string{"no history", "no fence", "the mender lacks something", "rate -1"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
 		}
 	}
 }
 
-func rec(offset int64, events ...wm.Event) wm.Record {
-	return wm.Record{Conversation: conv, Offset: offset, Events: events}
+// What the workers do not pass in time is undecided: neither clean nor found.
+func TestWhatIsNotPassedIsUndecided(t *testing.T) {
+	w := newWorld()
+	w.fill(t, "group:0", 3)
+	w.fill(t, "group:1", 3)
+	w.conversation = func(c wm.Conversation) wm.Conversation { c.Max++; return c } // a row is under way
+	w.pass = func([]int32) map[int32]error { return map[int32]error{1: errors.New("toMongo stands still")} }
+	rep, _ := run(t, w.config(), audit.Scope{})
+	wantKinds(t, rep, map[audit.Kind]int{audit.MaxAboveRows: 1})
+	if rep.Undecided != 1 || rep.Behind[1] != "toMongo stands still" || rep.Clean() {
+		t.Errorf("%+v", rep)
+	}
 }
 
-func run(msgs ...wm.Message) wm.Event { return wm.MessagesSequenced{Messages: msgs} }
+// A row that rots will not get well by waiting, so nobody is waited for.
+func TestSomeFaultsNeedNoWaiting(t *testing.T) {
+	w := newWorld()
+	rotten := msg(2, "b")
+	rotten.Body = []byte("x")
+	c := wm.Change{Conversations: []wm.Conversation{{ID: conv, Max: 3}}}
+	for _, m := range []wm.Message{msg(1, "a"), rotten, msg(3, "a")} {
+		c.Rows = append(c.Rows, wm.Row{Conversation: conv, Message: m})
+	}
+	if _, err := w.Write(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	w.pass = func([]int32) map[int32]error {
+		return map[int32]error{0: errors.New("behind"), 1: errors.New("behind")}
+	}
+	rep, _ := run(t, w.config(), audit.Scope{})
+	wantKinds(t, rep, map[audit.Kind]int{audit.DamagedRow: 1, audit.TwoSeqs: 1})
+	if w.passed > 0 || rep.Undecided > 0 {
+		t.Errorf("waited %d times, %+v", w.passed, rep)
+	}
+}
 
-// projected gives a store that has exactly what the records say, the first
-// message in the log standing for a seq.
-func projected(recs ...wm.Record) *store {
-	s := &store{state: wm.NewState(conv), rows: map[wm.Seq]wm.Message{}}
-	for _, r := range recs {
-		s.state.Apply(r)
-		for _, e := range r.Events {
-			switch e := e.(type) {
-			case wm.MessagesSequenced:
-				for _, m := range e.Messages {
-					if _, ok := s.rows[m.Seq]; !ok {
-						s.rows[m.Seq] = m
-					}
+// What is under way at the first look and there at the second is nothing.
+func TestWhatArrivesIsNoFinding(t *testing.T) {
+	w := newWorld()
+	w.fill(t, conv, 3, "ann")
+	arrived := false
+	w.conversation = func(c wm.Conversation) wm.Conversation {
+		if !arrived {
+			c.Max = 2 // the row is there, its maximum is not yet
+		}
+		return c
+	}
+	w.heads = func(wm.ConversationID) audit.Head { return audit.Head{Warm: true, Max: 5} }
+	w.known = func(_ wm.ConversationID, u wm.UserID) audit.Known {
+		return audit.Known{Known: true, Max: 5, Member: wm.Member{User: u, Read: 5, Version: 2}}
+	}
+	w.pass = func([]int32) map[int32]error {
+		arrived = true
+		c := wm.Change{Conversations: []wm.Conversation{{ID: conv, Max: 5}}}
+		for _, m := range []wm.Message{msg(4, "x"), msg(5, "y")} {
+			c.Rows = append(c.Rows, wm.Row{Conversation: conv, Message: m})
+		}
+		c.Members = []wm.MemberRow{{Conversation: conv, Member: wm.Member{User: "ann", Read: 5, Version: 2}}}
+		if _, err := w.Write(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+		return nil
+	}
+	rep, found := run(t, w.config(), audit.Scope{})
+	if !rep.Clean() || rep.Suspicions < 3 {
+		t.Errorf("%+v %v", rep, found)
+	}
+}
+
+// A mark that is lower at the second look fell, in either store.
+func TestAMarkThatFallsIsFound(t *testing.T) {
+	t.Run("history", func(t *testing.T) {
+		w := newWorld()
+		w.fill(t, conv, 3, "ann", "bob")
+		w.members = func(ms []wm.Member) []wm.Member {
+			for i := range ms {
+				if ms[i].User == "bob" {
+					ms[i].Read = 0
 				}
-			case wm.Revoked:
-				s.rows[e.Seq] = s.rows[e.Seq].Tombstone(e)
 			}
+			return ms
 		}
-	}
-	return s
+		rep, found := run(t, w.config(), audit.Scope{})
+		wantKinds(t, rep, map[audit.Kind]int{audit.MarkFell: 1})
+		if len(found) != 1 || found[0].User != "bob" {
+			t.Errorf("%v", found)
+		}
+	})
+	t.Run("redis", func(t *testing.T) {
+		w := newWorld()
+		w.fill(t, conv, 3, "ann")
+		w.heads = func(wm.ConversationID) audit.Head { return audit.Head{Warm: true, Max: 3} }
+		read := wm.Seq(3)
+		w.known = func(_ wm.ConversationID, u wm.UserID) audit.Known {
+			k := audit.Known{Known: true, Max: 3, Member: wm.Member{User: u, Read: read}}
+			read = 2
+			return k
+		}
+		w.pass = func([]int32) map[int32]error {
+			_, err := w.Write(t.Context(), wm.Change{Members: []wm.MemberRow{{Conversation: conv, Member: wm.Member{User: "ann", Read: 3}}}})
+			if err != nil {
+				t.Error(err)
+			}
+			return nil
+		}
+		rep, _ := run(t, w.config(), audit.Scope{})
+		wantKinds(t, rep, map[audit.Kind]int{audit.MarkFell: 1})
+	})
+	t.Run("with redis", func(t *testing.T) {
+		w := newWorld()
+		w.fill(t, conv, 3, "ann")
+		w.heads = func(wm.ConversationID) audit.Head { return audit.Head{Warm: w.passed == 0, Max: 3} }
+		w.known = func(_ wm.ConversationID, u wm.UserID) audit.Known {
+			return audit.Known{Known: true, Max: 3, Member: wm.Member{User: u, Read: 3}}
+		}
+		rep, _ := run(t, w.config(), audit.Scope{})
+		wantKinds(t, rep, map[audit.Kind]int{audit.MarkFell: 1})
+	})
 }
 
-func TestRunFindsEachFault(t *testing.T) {
-	clean := []wm.Record{rec(0, run(msg(1, "a"), msg(2, "b"))), rec(1, wm.ReadAdvanced{User: "B", Read: 2}), rec(2, run(msg(2, "b"), msg(3, "c"))), rec(3, wm.Revoked{Seq: 2})}
-	tests := []struct {
-		name  string
-		recs  []wm.Record
-		spoil func(history, hot *store)
-		want  []audit.Kind
-	}{
-		{name: "clean, with a replay and a revoke", recs: clean},
-		{name: "clean and warm", recs: clean, spoil: func(_, hot *store) { hot.warm = true }},
-		{name: "hole", recs: []wm.Record{rec(0, run(msg(1, "a"))), rec(1, run(msg(3, "c")))}, want: []audit.Kind{audit.Hole}},
-		{name: "one seq, two messages", recs: []wm.Record{rec(0, run(msg(1, "a"))), rec(1, run(msg(1, "x")))}, want: []audit.Kind{audit.TwoMessages}},
-		{name: "the same, repaired", recs: []wm.Record{rec(0, run(msg(1, "a"))), rec(1, run(msg(1, "x"))), rec(2, run(msg(2, "x")), wm.Repaired{Number: 2, From: 1})}},
-		{name: "one id, two seqs", recs: []wm.Record{rec(0, run(msg(1, "a"), msg(2, "a")))}, want: []audit.Kind{audit.TwoSeqs}},
-		{name: "the log begins late", recs: []wm.Record{rec(5, run(msg(2, "b"), msg(3, "c")))}, spoil: func(h, _ *store) { h.rows[1] = msg(1, "a") }},
-		{name: "the log begins late, history has a hole", recs: []wm.Record{rec(5, run(msg(2, "b"), msg(3, "c")))}, want: []audit.Kind{audit.MissingRow}},
-		{name: "a hole as wide as seqs go", recs: []wm.Record{rec(0, run(msg(1, "a"))), rec(1, run(msg(wm.MaxSeq, "c")))}, want: []audit.Kind{audit.Hole}},
-		{name: "the log begins late, history has nothing", recs: []wm.Record{rec(5, run(msg(wm.MaxSeq, "c")))}, want: slices.Repeat([]audit.Kind{audit.MissingRow}, 10)},
-		{name: "history lacks a row", recs: clean, spoil: func(h, _ *store) { delete(h.rows, 3) }, want: []audit.Kind{audit.MissingRow}},
-		{name: "history has another row", recs: clean, spoil: func(h, _ *store) { h.rows[3] = msg(3, "x") }, want: []audit.Kind{audit.OtherRow}},
-		{name: "history forgot the revoke", recs: clean, spoil: func(h, _ *store) { h.rows[2] = msg(2, "b") }, want: []audit.Kind{audit.OtherRow}},
-		{name: "history is behind", recs: clean, spoil: func(h, _ *store) { h.state.Max = 2 }, want: []audit.Kind{audit.WrongBounds}},
-		{name: "history knows nothing", recs: clean, spoil: func(h, _ *store) { *h = *projected() }, want: []audit.Kind{audit.UnknownState}},
-		{name: "history has another mark", recs: clean, spoil: func(h, _ *store) { h.state.Members["B"] = wm.Member{User: "B", Read: 1} }, want: []audit.Kind{audit.WrongMember}},
-		{name: "redis fell back", recs: clean, spoil: func(_, hot *store) { hot.warm, hot.state.Max = true, 2 }, want: []audit.Kind{audit.StaleRedis, audit.StaleRedis}},
-		{name: "redis fell back and is cold", recs: clean, spoil: func(_, hot *store) { hot.state.Max = 2 }},
-		{name: "redis has another row", recs: clean, spoil: func(_, hot *store) { hot.warm, hot.rows[3] = true, msg(3, "x") }, want: []audit.Kind{audit.OtherHotRow}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			history, hot := projected(tt.recs...), projected(tt.recs...)
-			if tt.spoil != nil {
-				tt.spoil(history, hot)
-			}
-			r, err := audit.Run(t.Context(), audit.Sources{Log: log(tt.recs...), History: history, Hot: redis{hot}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got []audit.Kind
-			for _, f := range r.Findings {
-				got = append(got, f.Kind)
-			}
-			if d := cmp.Diff(tt.want, got); d != "" {
-				t.Errorf("findings (-want +got):\n%s\n%v", d, r.Findings)
-			}
-			if r.Clean() != (len(tt.want) == 0) {
-				t.Errorf("clean = %v", r.Clean())
+// A client message id beyond the horizon is another message.
+func TestTheHorizonOfIDs(t *testing.T) {
+	for apart, want := range map[int]int{1: 1, wm.DedupeHorizon: 1, wm.DedupeHorizon + 1: 0} {
+		w := newWorld()
+		w.fill(t, conv, apart+1)
+		a, err := audit.New(w.config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		most, twice, err := a.Remembered(t.Context(), func(yield func(*wm.Message) bool) {
+			for s := 1; s <= 5000; s++ {
+				id := fmt.Sprint("m", s)
+				if s == 2000+apart {
+					id = "m2000"
+				}
+				if m := msg(wm.Seq(s), id); !yield(&m) {
+					return
+				}
 			}
 		})
+		if err != nil || twice != want || most > wm.DedupeHorizon+1 {
+			t.Errorf("%d apart: %d twice, %d remembered, %v", apart, twice, most, err)
+		}
 	}
 }
 
-func TestAnUnreadableLogIsAnErrorNotACleanReport(t *testing.T) {
-	broken := errors.New("broken")
-	s := projected()
-	_, err := audit.Run(t.Context(), audit.Sources{History: s, Hot: redis{s}, Log: func(yield func(wm.Record, error) bool) { yield(wm.Record{}, broken) }})
-	if !errors.Is(err, broken) {
-		t.Errorf("err = %v", err)
+func TestScopes(t *testing.T) {
+	w := newWorld()
+	for i := range 250 {
+		w.fill(t, wm.GroupOf(fmt.Sprint(i)), 2)
+	}
+	rep, _ := run(t, w.config(), audit.Scope{})
+	if rep.Conversations != 250 || rep.Messages != 500 || !rep.Clean() {
+		t.Errorf("all: %+v", rep)
+	}
+	if rep, _ = run(t, w.config(), audit.Scope{Sample: 30}); rep.Conversations != 30 {
+		t.Errorf("sample: %+v", rep)
+	}
+	if rep, _ = run(t, w.config(), audit.Scope{Sample: 1000}); rep.Conversations != 250 {
+		t.Errorf("a sample of more than there are: %+v", rep)
+	}
+	if rep, _ = run(t, w.config(), audit.Scope{Conversations: []wm.ConversationID{"group:7", "group:7", "group:8"}}); rep.Conversations != 2 {
+		t.Errorf("named: %+v", rep)
+	}
+	a, err := audit.New(w.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Run(t.Context(), audit.Scope{Conversations: []wm.ConversationID{"group:nobody"}}); !errors.Is(err, audit.ErrUnknown) {
+		t.Errorf("a mistyped conversation: %v", err)
+	}
+	if _, err := a.Run(t.Context(), audit.Scope{Sample: audit.MaxSample + 1}); err == nil {
+		t.Error("a sample above the bound was taken")
+	}
+}
+
+// Each conversation must have the same chance to be in a sample.
+func TestASampleIsByChance(t *testing.T) {
+	w := newWorld()
+	for i := range 10 {
+		w.fill(t, wm.GroupOf(fmt.Sprint(i)), 1)
+	}
+	seen := map[wm.ConversationID]bool{}
+	for deadline := time.Now().Add(30 * time.Second); len(seen) < 10; {
+		w.conversation = func(c wm.Conversation) wm.Conversation { seen[c.ID] = true; return c }
+		run(t, w.config(), audit.Scope{Sample: 1})
+		if time.Now().After(deadline) {
+			t.Fatalf("only %v came", seen)
+		}
+	}
+}
+
+// Memory does not grow with what there is, nor with what is wrong with it.
+func TestBuffersAreBounded(t *testing.T) {
+	w := newWorld()
+	var users []wm.UserID
+	for i := range 3000 {
+		users = append(users, wm.UserID(fmt.Sprintf("u%04d", i)))
+	}
+	w.fill(t, "group:large", 4000, users...)
+	for i := range 2500 {
+		id := wm.GroupOf(fmt.Sprint("small-", i))
+		w.fill(t, id, 1)
+		w.log = append(w.log, wm.Record{Conversation: id, Events: []wm.Event{wm.MessagesSequenced{Messages: []wm.Message{msg(1, "m1"), msg(2, "lost")}}}})
+	}
+	// Everything is suspect: counters are behind, marks are only in Redis.
+	w.heads = func(wm.ConversationID) audit.Head { return audit.Head{Warm: true, Complete: true, Max: 0} }
+	w.known = func(_ wm.ConversationID, u wm.UserID) audit.Known {
+		return audit.Known{Known: true, Max: 4000, Member: wm.Member{User: u, Read: 5}}
+	}
+	cfg := w.config()
+	listed := map[audit.Kind]int{}
+	cfg.Found = func(f audit.Finding) { listed[f.Kind]++ }
+	a, err := audit.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := 0
+	w.called = func(string) { held = max(held, a.Held()) }
+	rep, err := a.Run(t.Context(), audit.Scope{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantKinds(t, rep, map[audit.Kind]int{audit.RedisBehind: 2501, audit.ChangeNeverAppended: 3000, audit.MissingRow: 2500, audit.MissingMark: 2500})
+	if listed[audit.ChangeNeverAppended] != audit.MaxListed || listed[audit.RedisBehind] != 2501 {
+		t.Errorf("listed %v", listed)
+	}
+	for what, x := range map[string][2]int{
+		"rows of a page": {w.mostRows, audit.PageRows}, "members of a page": {w.mostMembers, audit.PageMembers},
+		"a limit": {w.mostLimit, audit.PageMembers}, "conversations of a batch": {w.mostConvs, audit.BatchConversations},
+		"suspicions": {held, audit.MaxSuspicions + audit.Workers},
+	} {
+		if got, bound := x[0], x[1]; got > bound || got == 0 {
+			t.Errorf("%s: %d at once, the bound is %d", what, got, bound)
+		}
 	}
 }

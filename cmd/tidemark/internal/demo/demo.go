@@ -461,22 +461,21 @@ func (d *show) compare(ctx context.Context) (*audit.Report, error) {
 	if err := d.stack.Settle(ctx); err != nil {
 		return nil, err
 	}
-	rep, err := d.stack.Audit(ctx)
+	rep, err := d.stack.Audit(ctx, stack.AuditConfig{ReadLog: true, Found: func(f audit.Finding) {
+		d.say("  FINDING %s %s: %s", f.Kind, f.Conversation, f.Detail)
+	}}, audit.Scope{})
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range rep.Findings {
-		d.say("  FINDING %s %s: %s", f.Kind, f.Conversation, f.Detail)
-	}
 	if !rep.Clean() {
-		return nil, fmt.Errorf("demo: the audit has %s", count(len(rep.Findings), "finding"))
+		return nil, fmt.Errorf("demo: the audit has %s and %s undecided", count(rep.Found(), "finding"), count(rep.Undecided, "suspicion"))
 	}
 	var want int
 	for _, n := range d.expected {
 		want += int(n)
 	}
 	if rep.Messages != want {
-		return nil, fmt.Errorf("demo: %d messages are in the log, but %d distinct ones were published", rep.Messages, want)
+		return nil, fmt.Errorf("demo: %d messages are in history, but %d distinct ones were published", rep.Messages, want)
 	}
 	return rep, nil
 }

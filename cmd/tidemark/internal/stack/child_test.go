@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"syscall"
 	"testing"
 	"time"
 
@@ -86,6 +87,9 @@ func (r *rig) spawn(roles ...stack.Role) *child {
 	r.t.Cleanup(c.kill)
 	return c
 }
+
+// signal sends the child a signal.
+func (c *child) signal(sig syscall.Signal) { _ = c.cmd.Process.Signal(sig) }
 
 // kill kills the child with SIGKILL, and returns when it is gone.
 func (c *child) kill() {

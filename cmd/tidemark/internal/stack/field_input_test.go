@@ -13,6 +13,7 @@ import (
 
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/api/tidemark/v1/tidemarkv1connect"
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/audit"
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -138,7 +139,7 @@ func TestBadRecordsOnTheSequencedLogStallNothing(t *testing.T) {
 	r.settle()
 	r.flush()
 	wantSeqs(t, r.pullAll("A", c, 1, 10), 1, 6)
-	rep, err := r.roles[stack.ToMongo].stack.Audit(r.ctx())
+	rep, err := r.roles[stack.ToMongo].stack.Audit(r.ctx(), stack.AuditConfig{ReadLog: true}, audit.Scope{})
 	if err != nil || !rep.Clean() || rep.Refused != len(outs) || rep.Messages != 6 {
 		t.Errorf("audit: %v, %+v", err, rep)
 	}

@@ -230,11 +230,26 @@ func (r *rig) append(recs ...watermark.Record) {
 // value pick some of them. A histogram gives its count.
 func (r *rig) metric(role stack.Role, name string, labels ...string) float64 {
 	r.t.Helper()
+	sum, found := r.sum(role, name, labels...)
+	if !found {
+		r.t.Fatalf("%s has no metric %s", role, name)
+	}
+	return sum
+}
+
+// total is metric, and 0 for a counter that nothing has moved yet.
+func (r *rig) total(role stack.Role, name string) float64 {
+	r.t.Helper()
+	sum, _ := r.sum(role, name)
+	return sum
+}
+
+func (r *rig) sum(role stack.Role, name string, labels ...string) (sum float64, found bool) {
+	r.t.Helper()
 	families, err := r.roles[role].registry.Gather()
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	sum, found := 0.0, false
 	for _, f := range families {
 		if f.GetName() != name {
 			continue
@@ -254,10 +269,7 @@ func (r *rig) metric(role stack.Role, name string, labels ...string) float64 {
 			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
-	if !found {
-		r.t.Fatalf("%s has no metric %s", role, name)
-	}
-	return sum
+	return sum, found
 }
 
 // httpClient speaks HTTP/1.1, or HTTP/2 without TLS, as gRPC does.

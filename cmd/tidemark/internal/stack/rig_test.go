@@ -37,6 +37,7 @@ type rig struct {
 	offsets  *pipeline.Offsets
 	svc      tidemarkv1connect.SyncServiceClient
 	ops      int
+	messages int // that countsOf and brokenIsCounted have sent
 
 	// onOpen, if not nil, alters the configuration of one role as it starts.
 	onOpen func(stack.Role, *config.Config)
@@ -191,13 +192,17 @@ func (r *rig) settle() {
 // each, keyed by conversation.
 func (r *rig) produce(conv string, lines ...string) {
 	r.t.Helper()
+	if err := r.producer.Append(r.ctx(), r.outs(conv, lines...)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) outs(conv string, lines ...string) []wire.Out {
 	outs := make([]wire.Out, len(lines))
 	for i, l := range lines {
 		outs[i] = wire.Out{Topic: r.topic(wire.TopicToRedis), Partition: -1, Key: conv, Value: []byte(l)}
 	}
-	if err := r.producer.Append(r.ctx(), outs); err != nil {
-		r.t.Fatal(err)
-	}
+	return outs
 }
 
 // line gives a JSON message.

@@ -33,6 +33,8 @@ func (s *Stack) part(r Role) (*part, error) {
 		return s.toPushPart()
 	case Gateway:
 		return s.gatewayPart(), nil
+	case Audit:
+		return s.auditPart()
 	}
 	return nil, fmt.Errorf("unknown role %q", r)
 }
@@ -50,27 +52,36 @@ func (s *Stack) policy() watermark.UnreadPolicy {
 	return watermark.AdvanceOnSend
 }
 
+// unparkEvery is how soon what was parked is looked at again when nothing else
+// comes. Loads have pauses of their own.
+const unparkEvery = 250 * time.Millisecond
+
 func (s *Stack) toRedisPart() (*part, error) {
 	topics := s.kafka.Topics()
+	var err error
+	if s.tailLength, err = pipeline.NewTailLength(pipeline.TailLengthConfig{Config: s.kafka, Group: s.group(ToMongo)}); err != nil {
+		return nil, err
+	}
 	seq, err := toredis.New(toredis.Config{
 		Allocator: s.alloc, Truth: s.truth, Members: s.hot, Log: s.producer, Answers: s.hot,
 		Partitions:   s.topics.ToRedis.Partitions,
 		Codec:        s.codec(),
 		UnreadPolicy: func(watermark.ConversationID) watermark.UnreadPolicy { return s.policy() },
 		Sequenced:    topics.Sequenced, DeadLetter: topics.DeadLetter,
-		FloorEntries: s.cfg.ToRedis.FloorEntries, Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
+		FloorEntries: s.cfg.ToRedis.FloorEntries, Tail: s.tailLength.Records, MaxTail: s.cfg.ToRedis.MaxTail, Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return s.groupPart(ToRedis, topics.ToRedis, s.cfg.ToRedis.MaxBatch, 0, func(p int32) (pipeline.Stage, error) { return seq.Stage(p) })
+	s.cfg.Health.Add(string(ToRedis)+" records", seq.Ready)
+	return s.groupPart(ToRedis, topics.ToRedis, s.cfg.ToRedis.MaxBatch, unparkEvery, func(p int32) (pipeline.Stage, error) { return seq.Stage(p) })
 }
 
 func (s *Stack) toMongoPart() (*part, error) {
 	topics := s.kafka.Topics()
 	proj, err := tomongo.New(tomongo.Config{
 		History: s.history, Hot: s.hot, Owner: owner{s.producer, topics.ToRedis}, Log: s.producer,
-		DeadLetter: topics.DeadLetter, FlushMarks: s.cfg.ToMongo.FlushMarks, FlushEvery: s.cfg.ToMongo.FlushInterval,
+		DeadLetter: topics.DeadLetter, Inputs: topics.ToRedis, FlushMarks: s.cfg.ToMongo.FlushMarks, FlushEvery: s.cfg.ToMongo.FlushInterval,
 		Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 	})
 	if err != nil {
@@ -95,6 +106,7 @@ func (s *Stack) groupPart(r Role, topic string, maxBatch int, flushEvery time.Du
 	g, err := pipeline.NewGroup(pipeline.GroupConfig{
 		Config: s.kafka, Group: s.group(r), Topic: topic, DeadLetters: s.producer,
 		MaxBatch: maxBatch, FlushEvery: flushEvery,
+		History: s.history, Projects: r == ToMongo, Origins: r == ToRedis, OnLost: pipeline.OnLost(s.cfg.Kafka.OnLostOffsets),
 		NewStage: func(_ context.Context, c pipeline.Claim) (pipeline.Stage, error) { return stage(c.Partition) },
 	})
 	if err != nil {
@@ -108,6 +120,8 @@ func (s *Stack) syncPart() (*part, error) {
 	svc, err := syncapi.New(syncapi.Config{
 		Hot: s.hot, Truth: s.truth, Log: appender{s.producer, s.kafka.Topics()},
 		NodeID:       "sync-" + strings.ToLower(rand.Text()),
+		Authenticate: s.callers(), UserLimits: s.userLimits(), MaxInFlight: s.cfg.Limits.InFlight,
+		MaxRequest: s.cfg.Limits.MaxRequest, NoReflection: !s.cfg.Sync.Reflection,
 		ClosedGroups: s.cfg.Sync.ClosedGroups, Limits: s.limits(), PageBytes: s.cfg.Sync.PageBytes,
 		AnswerTimeout: s.cfg.Sync.AnswerTimeout, Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 	})

@@ -49,10 +49,11 @@ func (s *services) start() {
 	s.env = map[string]string{}
 	for l := range strings.Lines(string(out)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(l, "export ")), "=")
-		s.env[name] = value
+		value = strings.Trim(value, "'")
 		if was, ok := before[name]; ok && was != value {
 			s.t.Fatalf("%s was %s and is %s now", name, was, value)
 		}
+		s.env[name] = value
 	}
 }
 

@@ -17,7 +17,9 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +27,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/tidemark-im/tidemark/gateway"
+	"github.com/tidemark-im/tidemark/internal/access"
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/internal/telemetry"
 	"github.com/tidemark-im/tidemark/pipeline"
@@ -48,7 +51,15 @@ const (
 	Gateway Role = "gateway"
 )
 
-// Roles lists all roles, in the order in which they stop.
+// Audit is the role that only looks on: a message passes without it.
+const Audit Role = "audit"
+
+// Runnable lists everything that a process can run, in the order in which it
+// stops.
+func Runnable() []Role { return append([]Role{Audit}, Roles()...) }
+
+// Roles lists the roles that a message passes through, in the order in which
+// they stop.
 func Roles() []Role { return []Role{Sync, ToRedis, ToMongo, ToPush, Gateway} }
 
 // Config says what a stack works with.
@@ -74,11 +85,14 @@ type Stack struct {
 	producer *pipeline.Producer
 	offsets  *pipeline.Offsets
 	tail     *pipeline.Tail
-	alloc    *seqalloc.Allocator
-	hot      *hot.Hot
-	history  historyStore
-	truth    *truth.Truth
-	gateway  *gateway.Gateway
+	// tailLength is there where toRedis runs.
+	tailLength *pipeline.TailLength
+	alloc      *seqalloc.Allocator
+	hot        *hot.Hot
+	history    historyStore
+	truth      *truth.Truth
+	gateway    *gateway.Gateway
+	verifier   *access.Verifier // nil: callers are trusted
 
 	syncListener, gatewayListener net.Listener
 	parts                         []*part        // in order of stopping
@@ -102,11 +116,27 @@ func Open(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if s.kafka, err = kafkaConfig(cfg); err != nil {
 		return nil, err
 	}
-	for _, open := range []func(context.Context) error{s.openKafka, s.openRedis, s.openHistory, s.openGateway, s.listen, s.assemble} {
-		if err := open(ctx); err != nil {
+	// Readiness is asked for while Kafka is waited for.
+	var waiting atomic.Value
+	cfg.Health.Add("start", func() error {
+		if what, _ := waiting.Load().(string); what != "" {
+			return errors.New("waiting for " + what)
+		}
+		return nil
+	})
+	for _, step := range []struct {
+		what string
+		open func(context.Context) error
+	}{
+		{"kafka", s.openKafka}, {"redis", s.openRedis}, {"history", s.openHistory}, {"the keys of callers", s.openAccess},
+		{"the gateway", s.openGateway}, {"its ports", s.listen}, {"its roles", s.assemble},
+	} {
+		waiting.Store(step.what)
+		if err := step.open(ctx); err != nil {
 			return nil, err
 		}
 	}
+	waiting.Store("")
 	return s, nil
 }
 
@@ -199,8 +229,8 @@ func (s *Stack) openGateway(context.Context) (err error) {
 	}
 	// The library keeps its own names; a registry of its own would hide them.
 	cfg := gateway.Config{
-		Authenticate: gateway.Trusting, Prefix: s.cfg.Redis.Prefix + "tidemark",
-		QueueBytes: s.cfg.Gateway.QueueBytes, Logger: s.cfg.Logger, Registry: s.cfg.Registry,
+		Authenticate: s.devices(), Prefix: s.cfg.Redis.Prefix + "tidemark",
+		QueueBytes: s.cfg.Gateway.QueueBytes, UserConnections: s.cfg.Gateway.UserConnections, Logger: s.cfg.Logger, Registry: s.cfg.Registry,
 	}
 	if s.cfg.Gateway.Redis {
 		r := s.cfg.Redis
@@ -236,12 +266,18 @@ func (s *Stack) listen(ctx context.Context) (err error) {
 			return fmt.Errorf("sync.listen: %w", err)
 		}
 		s.onClose(closeQuietly(s.syncListener))
+		if s.syncListener, err = s.encrypted(s.syncListener, s.cfg.Sync.TLS); err != nil {
+			return fmt.Errorf("sync.tls: %w", err)
+		}
 	}
 	if s.runs(Gateway) {
 		if s.gatewayListener, err = lc.Listen(ctx, "tcp", s.cfg.Gateway.Listen); err != nil {
 			return fmt.Errorf("gateway.listen: %w", err)
 		}
 		s.onClose(closeQuietly(s.gatewayListener))
+		if s.gatewayListener, err = s.encrypted(s.gatewayListener, s.cfg.Gateway.TLS); err != nil {
+			return fmt.Errorf("gateway.tls: %w", err)
+		}
 	}
 	return nil
 }
@@ -249,7 +285,7 @@ func (s *Stack) listen(ctx context.Context) (err error) {
 // assemble makes the parts of the roles, so that their readiness can be asked
 // for before they run.
 func (s *Stack) assemble(context.Context) error {
-	for _, r := range Roles() {
+	for _, r := range Runnable() {
 		if !s.runs(r) {
 			continue
 		}
@@ -259,8 +295,30 @@ func (s *Stack) assemble(context.Context) error {
 		}
 		s.parts = append(s.parts, p)
 	}
+	if s.tailLength != nil {
+		s.parts = append(s.parts, newPart("length of the tail", s.tailLength.Run))
+	}
 	// The tail is read by all others, so it goes last.
 	s.parts = append(s.parts, newPart("tail", s.tail.Run))
+	return s.assembleLag()
+}
+
+// assembleLag shows how far behind the groups of this process are.
+func (s *Stack) assembleLag() error {
+	var groups []pipeline.GroupTopic
+	for _, g := range Groups(s.kafka) {
+		if slices.ContainsFunc(s.cfg.Roles, func(r Role) bool { return s.group(r) == g.Group }) {
+			groups = append(groups, g)
+		}
+	}
+	if len(groups) == 0 {
+		return nil
+	}
+	m, err := pipeline.NewLagMonitor(pipeline.LagMonitorConfig{Config: s.kafka, Groups: groups})
+	if err != nil {
+		return err
+	}
+	s.parts = append(s.parts, newPart("lag", m.Run))
 	return nil
 }
 
@@ -282,7 +340,7 @@ func (s *Stack) SyncURL() string {
 	if s.syncListener == nil {
 		return ""
 	}
-	return "http://" + s.syncListener.Addr().String()
+	return scheme("http", s.cfg.Sync.TLS) + "://" + s.syncListener.Addr().String()
 }
 
 // GatewayURL gives the WebSocket URL of the gateway; empty when it does not run.
@@ -290,13 +348,20 @@ func (s *Stack) GatewayURL() string {
 	if s.gatewayListener == nil {
 		return ""
 	}
-	return "ws://" + s.gatewayListener.Addr().String() + "/connection/websocket"
+	return scheme("ws", s.cfg.Gateway.TLS) + "://" + s.gatewayListener.Addr().String() + "/connection/websocket"
 }
 
 // Run runs the roles until ctx ends or one of them fails, then stops all of
-// them in order. It returns nil after a clean stop. A stack runs once.
+// them in order, within shutdown.timeout. It returns nil after a clean stop. A
+// stack runs once.
 func (s *Stack) Run(ctx context.Context) error {
-	parts := s.parts
+	return runParts(ctx, s.parts, s.cfg.Shutdown.Timeout)
+}
+
+// runParts runs parts and stops them one after the other. What has not stopped
+// when the time is up is left behind: the process is to end, and what was not
+// committed is read again.
+func runParts(ctx context.Context, parts []*part, timeout time.Duration) error {
 	var mu sync.Mutex
 	var errs []error
 	failed := make(chan struct{}, len(parts))
@@ -317,12 +382,38 @@ func (s *Stack) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-failed:
 	}
-	for _, p := range parts {
-		p.stop()
-	}
+	late := stopParts(parts, timeout)
 	mu.Lock()
 	defer mu.Unlock()
+	if len(late) > 0 {
+		errs = append(errs, fmt.Errorf("not stopped within %s: %s", timeout, strings.Join(late, ", ")))
+	}
 	return errors.Join(errs...)
+}
+
+// stopParts gives the names of those that had not stopped in time.
+func stopParts(parts []*part, timeout time.Duration) []string {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	for i, p := range parts {
+		p.cancel()
+		select {
+		case <-p.done:
+			continue
+		case <-timer.C:
+		}
+		var late []string
+		for _, p := range parts[i:] {
+			p.cancel()
+			select {
+			case <-p.done:
+			default:
+				late = append(late, p.name)
+			}
+		}
+		return late
+	}
+	return nil
 }
 
 // part is something that runs until it is told to stop.
@@ -344,9 +435,4 @@ func (p *part) start(ctx context.Context, ended func(error)) {
 		defer close(p.done)
 		ended(p.run(p.ctx))
 	}()
-}
-
-func (p *part) stop() {
-	p.cancel()
-	<-p.done
 }

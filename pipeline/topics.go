@@ -17,6 +17,10 @@ import (
 // learn of a new one within seconds.
 const missingGrace = 5 * time.Second
 
+// fencedGrace is how long there may be too few brokers for a new topic: those of
+// a cluster that starts do not count until they have caught up.
+const fencedGrace = 20 * time.Second
+
 // TopicsConfig says what the topics are to be.
 type TopicsConfig struct {
 	Config
@@ -123,22 +127,20 @@ func EnsureTopics(ctx context.Context, c TopicsConfig) (TopicInfos, error) {
 		return TopicInfos{}, fault.New(fault.Fatal, ReasonConfig, err)
 	}
 	pauses := waits(100*time.Millisecond, 2*time.Second)
-	var missingSince time.Time
+	var since time.Time // that it fails by what may heal for a while
 	for tries := 1; ; tries++ {
 		infos, err := c.ensure(ctx)
 		if err == nil {
 			return infos, nil
 		}
 		err = sortError(c.diagnose(ctx, tries, err))
-		if fault.ReasonOf(err) == ReasonMissingTopic {
-			if missingSince.IsZero() {
-				missingSince = time.Now()
+		if grace := graceOf(err); grace == 0 {
+			since = time.Time{}
+		} else if since.IsZero() || time.Since(since) < grace {
+			if since.IsZero() {
+				since = time.Now()
 			}
-			if time.Since(missingSince) < missingGrace {
-				err = fault.New(fault.Transient, ReasonMissingTopic, err)
-			}
-		} else {
-			missingSince = time.Time{}
+			err = fault.New(fault.Transient, fault.ReasonOf(err), err)
 		}
 		if fault.ClassOf(err) == fault.Fatal {
 			return TopicInfos{}, err
@@ -154,6 +156,18 @@ func EnsureTopics(ctx context.Context, c TopicsConfig) (TopicInfos, error) {
 		if ctx.Err() != nil {
 			return TopicInfos{}, fmt.Errorf("ensure topics: %w", errors.Join(ctx.Err(), err))
 		}
+	}
+}
+
+// graceOf gives how long an error that looks final is waited for. 0: not at all.
+func graceOf(err error) time.Duration {
+	switch {
+	case fault.ReasonOf(err) == ReasonMissingTopic:
+		return missingGrace
+	case errors.Is(err, sarama.ErrInvalidReplicationFactor):
+		return fencedGrace
+	default:
+		return 0
 	}
 }
 

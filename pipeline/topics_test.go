@@ -133,6 +133,29 @@ func TestTopicsWaitForTheCluster(t *testing.T) {
 	}
 }
 
+// A cluster that starts has no broker for a topic until they have caught up.
+func TestTopicsWaitForBrokersThatAreFenced(t *testing.T) {
+	c, cfg := bare(t)
+	refused := 0
+	c.ControlKey(int16(kmsg.CreateTopics), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if refused++; refused > 2 {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.CreateTopicsResponse)
+		for _, topic := range req.(*kmsg.CreateTopicsRequest).Topics {
+			r := kmsg.NewCreateTopicsResponseTopic()
+			r.Topic, r.ErrorCode = topic.Topic, kerr.InvalidReplicationFactor.Code
+			resp.Topics = append(resp.Topics, r)
+		}
+		return resp, nil, true
+	})
+	infos, err := pipeline.EnsureTopics(within(t), pipeline.TopicsConfig{Config: cfg, Create: true, Partitions: 1, Replication: 1})
+	if err != nil || infos.ToRedis.Missing() || infos.DeadLetter.Missing() {
+		t.Errorf("after %d refusals: %+v, %v", refused, infos, err)
+	}
+}
+
 func TestSASL(t *testing.T) {
 	c, cfg := bare(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "alice", "right"))
 	cfg.SASL = pipeline.SASL{Mechanism: "PLAIN", User: "alice", Password: "right"}

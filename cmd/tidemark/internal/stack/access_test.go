@@ -147,7 +147,12 @@ func TestUsersWithTokensOverTLS(t *testing.T) {
 	})
 	t.Cleanup(ws.Close)
 	ws.OnSubscribed(func(centrifugo.ServerSubscribedEvent) { subscribed <- struct{}{} })
-	ws.OnPublication(func(e centrifugo.ServerPublicationEvent) { events <- string(e.Data) })
+	ws.OnPublication(func(e centrifugo.ServerPublicationEvent) {
+		// Joins may still be on their way when alice connects.
+		if !strings.Contains(string(e.Data), `"window"`) {
+			events <- string(e.Data)
+		}
+	})
 	ws.OnDisconnected(func(e centrifugo.DisconnectedEvent) { events <- "disconnected: " + e.Reason })
 	if err := ws.Connect(); err != nil {
 		t.Fatal(err)

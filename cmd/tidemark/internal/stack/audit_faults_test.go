@@ -376,3 +376,36 @@ func auditSpoiled(t *testing.T, r *rig, log bool, group []spoiled) {
 	r.settle()
 	run("after the next message", false, left, untouched)
 }
+
+// The role finds by itself what is wrong, says so in its metrics, and stays
+// ready: it is not its fault.
+func TestAuditRole(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.start(stack.ToRedis, stack.ToMongo, stack.Sync)
+	const c = "group:g"
+	r.say(c, "ann", 1, 5)
+	r.settle()
+	db, err := sql.Open("sqlite", r.emb.Config.History.Path+"?_pragma=busy_timeout(5000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec("UPDATE messages SET body = x'00' WHERE conversation = ? AND seq = 2", c); err != nil {
+		t.Fatal(err)
+	}
+	r.open(stack.Audit, stack.Audit)
+	r.eventually("a finding", func() error {
+		if n := r.metric(stack.Audit, "tidemark_audit_findings_total", "kind", string(audit.DamagedRow)); n != 1 {
+			return fmt.Errorf("%v findings", n)
+		}
+		return nil
+	})
+	if report, ready := r.roles[stack.Audit].stack.Health().Report(); !ready {
+		t.Errorf("readiness: %v", report)
+	}
+	if n := r.metric(stack.Audit, "tidemark_audit_findings_total"); n != 1 {
+		t.Errorf("%v findings of all kinds", n)
+	}
+	r.stop(stack.Audit)
+}

@@ -188,9 +188,9 @@ func TestBadRequestsInJSONAreAnsweredClearly(t *testing.T) {
 		status       int
 		code, text   string
 	}{
-		{"Pull", "\xff\xff", 400, "invalid_argument", "unmarshal"},
+		{"Pull", "\xff\xff", 400, "invalid_argument", "decoded"},
 		{"Pull", "", 400, "invalid_argument", ""},
-		{"Pull", `{"user":"A",`, 400, "invalid_argument", "unmarshal"},
+		{"Pull", `{"user":"A",`, 400, "invalid_argument", "decoded"},
 		{"Pull", `{"user":"A"}`, 400, "invalid_argument", "ranges"},
 		{"Pull", ranges(501), 400, "invalid_argument", "501"},
 		{"Pull", `{"user":"A:B","ranges":[{"conversation":"single:A:B"}]}`, 400, "invalid_argument", "user"},
@@ -210,7 +210,7 @@ func TestBadRequestsInJSONAreAnsweredClearly(t *testing.T) {
 		{"Send", `{"message":{"conversation":"single:A:B:C","sender":"A","text":"x"}}`, 400, "invalid_argument", "conversation"},
 		{"Send", `{"message":{"conversation":"single:A:B","sender":"A","text":""}}`, 400, "invalid_argument", "text"},
 		{"Send", `{"message":{"conversation":"single:A:B","sender":"A","text":"` + strings.Repeat("x", 70_000) + `"}}`, 400, "invalid_argument", "70000 bytes"},
-		{"Send", `{"message":{"conversation":"single:A:B","sender":"A","text":"` + strings.Repeat("x", 5<<20) + `"}}`, 429, "resource_exhausted", "larger"},
+		{"Send", `{"message":{"conversation":"single:A:B","sender":"A","text":"` + strings.Repeat("x", 5<<20) + `"}}`, 429, "resource_exhausted", "at most"},
 		{"Join", `{"user":"A","conversation":"group:g:h"}`, 400, "invalid_argument", "group"},
 		{"Join", `{"user":"C","conversation":"single:A:B"}`, 403, "permission_denied", "user"},
 		{"Join", `{"user":"A","conversation":"group:g","history":"HISTORY_FROM","from":-3}`, 400, "invalid_argument", "from"},

@@ -309,7 +309,6 @@ func TestReal_O2_WhatIsWrongIsSaid(t *testing.T) {
 			c.Kafka.SASL = config.SASL{Mechanism: "SCRAM-SHA-512", User: "tidemark", Password: "hunter2"}
 		}, []string{"kafka", "uthentication"}},
 		{"redis has no such user", func(c *config.Config) { c.Redis.Username, c.Redis.Password = "nobody", "hunter2" }, []string{"redis", redisAt}},
-		{"redis is not there", func(c *config.Config) { c.Redis.Addresses = []string{"127.0.0.1:1"} }, []string{"redis", "127.0.0.1:1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, nil)

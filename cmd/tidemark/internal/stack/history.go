@@ -77,5 +77,5 @@ func (s *Stack) openStore(ctx context.Context) error {
 	}
 	s.history = store
 	s.onClose(closing)
-	return store.Prepare(ctx)
+	return s.reach(ctx, "history", store.Prepare)
 }

@@ -107,6 +107,9 @@ func Open(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if cfg.Health == nil {
 		cfg.Health = &telemetry.Health{}
 	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
 	s := &Stack{cfg: cfg}
 	defer func() {
 		if err != nil {
@@ -116,7 +119,7 @@ func Open(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if s.kafka, err = kafkaConfig(cfg); err != nil {
 		return nil, err
 	}
-	// Readiness is asked for while Kafka is waited for.
+	// Readiness is asked for while services are waited for.
 	var waiting atomic.Value
 	cfg.Health.Add("start", func() error {
 		if what, _ := waiting.Load().(string); what != "" {
@@ -200,10 +203,12 @@ func (s *Stack) openRedis(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.hot.CheckServer(ctx); err != nil {
-		return fmt.Errorf("redis at %s: %w", s.cfg.Redis.Addresses, err)
-	}
-	return nil
+	return s.reach(ctx, "redis", func(ctx context.Context) error {
+		if err := s.hot.CheckServer(ctx); err != nil {
+			return fmt.Errorf("redis at %s: %w", s.cfg.Redis.Addresses, err)
+		}
+		return nil
+	})
 }
 
 func (s *Stack) openHistory(ctx context.Context) (err error) {

@@ -1,19 +1,22 @@
 // Package client is a Tidemark client in Go: it keeps a user's conversations
 // complete on one device.
 //
-// It keeps three numbers for each conversation: the highest seq up to which
-// everything visible has been delivered, the read watermark, and the repair
-// number. From these it promises:
+// It keeps the version of the user's list, and three numbers for each
+// conversation: the highest seq up to which everything visible has been
+// delivered, the read watermark, and the repair number. From these it promises:
 //   - Every visible message is handed to OnMessage once and in seq order for
 //     each conversation, whatever order pushes arrive in, however often, and
 //     however long the device was away. Gaps are filled by pulling.
-//   - After a reconnect it pulls only where a watermark is ahead of its own.
+//   - After a reconnect it asks what changed in the list since its version, and
+//     pulls only where a watermark is ahead of its own.
+//   - Whichever of these a device loses, the next sync brings it again.
 //   - When a conversation was repaired on the server, the messages from the
 //     repaired point on are handed over again, with Update.Again set.
 //
 // A number is saved after the message that it covers was handed over, so a
 // process that dies in between hands that message over once more after its
-// restart: OnMessage should be idempotent by conversation and seq.
+// restart: OnMessage should be idempotent by conversation and seq. The version is
+// saved after everything that it covers.
 //
 // Run owns everything; callbacks come from its one goroutine. The methods that
 // call the server are safe for concurrent use. A failing server is tried again
@@ -38,6 +41,7 @@ import (
 type Service interface {
 	Pull(context.Context, *tidemarkv1.PullRequest) (*tidemarkv1.PullResponse, error)
 	GetWatermarks(context.Context, *tidemarkv1.GetWatermarksRequest) (*tidemarkv1.GetWatermarksResponse, error)
+	SyncConversations(context.Context, *tidemarkv1.SyncConversationsRequest) (*tidemarkv1.SyncConversationsResponse, error)
 	SetReadSeq(context.Context, *tidemarkv1.SetReadSeqRequest) (*tidemarkv1.ReadResponse, error)
 }
 
@@ -56,12 +60,23 @@ type Numbers struct {
 	Read int64
 	// Repair is the repair number up to which the device is right.
 	Repair int64
+	// Listed: the conversation stands in the user's list, so what happens in it
+	// shows there.
+	Listed bool
 }
 
 // Store keeps the numbers over restarts. Calls come one at a time.
 type Store interface {
 	Load(ctx context.Context) (map[string]Numbers, error)
 	Save(ctx context.Context, conversation string, n Numbers) error
+}
+
+// ListStore keeps the version of the user's list over restarts. It may be lost
+// at any time; without the numbers of a Store beside it it is worth nothing.
+// Calls come one at a time.
+type ListStore interface {
+	LoadVersion(ctx context.Context) (string, error)
+	SaveVersion(ctx context.Context, version string) error
 }
 
 // Update is a message that the device has not had.
@@ -85,8 +100,13 @@ type Config struct {
 	Live Live
 	// Store keeps the numbers. nil: in memory.
 	Store Store
+	// List keeps the version of the list. nil: in memory.
+	List ListStore
 	// OnMessage is required. An error ends Run with it.
 	OnMessage func(context.Context, Update) error
+	// OnConversation, if set, sees each entry of the list that changed, whole;
+	// listed tells whether it stands in the list. An entry may come again.
+	OnConversation func(ctx context.Context, e *tidemarkv1.ConversationEntry, listed bool) error
 	// OnEvent, if set, sees every other event: reads, revokes, windows.
 	OnEvent func(context.Context, *tidemarkv1.PushEvent) error
 	// Newest bounds how many messages of a conversation that the device never
@@ -102,7 +122,9 @@ type Config struct {
 type Client struct {
 	cfg    Config
 	events chan *tidemarkv1.PushEvent
-	resync chan struct{} // holds one token: watermarks must be compared
+	resync chan struct{} // holds one token: the list must be synced
+
+	version string // of the list; Run's goroutine only
 
 	mu      sync.Mutex
 	numbers map[string]Numbers // guarded by mu; written by Run's goroutine only
@@ -135,6 +157,9 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Store == nil {
 		cfg.Store = memory{}
 	}
+	if cfg.List == nil {
+		cfg.List = memory{}
+	}
 	return &Client{
 		cfg: cfg,
 		// A burst that does not fit costs a pull, nothing else.
@@ -149,6 +174,13 @@ func (c *Client) Run(ctx context.Context) error {
 	numbers, err := c.cfg.Store.Load(ctx)
 	if err != nil {
 		return fmt.Errorf("client: load numbers: %w", err)
+	}
+	if c.version, err = c.cfg.List.LoadVersion(ctx); err != nil {
+		return fmt.Errorf("client: load the version of the list: %w", err)
+	}
+	if len(numbers) == 0 {
+		// What the version says was taken in is not there any more.
+		c.version = ""
 	}
 	c.mu.Lock()
 	c.numbers = make(map[string]Numbers, len(numbers))
@@ -197,7 +229,7 @@ func (c *Client) settled(ctx context.Context, err error) error {
 	return err
 }
 
-// requestSync asks Run to compare all watermarks.
+// requestSync asks Run to sync the list.
 func (c *Client) requestSync() {
 	select {
 	case c.resync <- struct{}{}:
@@ -206,7 +238,7 @@ func (c *Client) requestSync() {
 }
 
 // offer hands an event to Run. One that does not fit is dropped and replaced
-// by a comparison of all watermarks, which finds whatever it would have said.
+// by a sync of the list, which finds whatever it would have said.
 func (c *Client) offer(e *tidemarkv1.PushEvent) {
 	select {
 	case c.events <- e:
@@ -221,3 +253,7 @@ type memory struct{}
 func (memory) Load(context.Context) (map[string]Numbers, error) { return nil, nil }
 
 func (memory) Save(context.Context, string, Numbers) error { return nil }
+
+func (memory) LoadVersion(context.Context) (string, error) { return "", nil }
+
+func (memory) SaveVersion(context.Context, string) error { return nil }

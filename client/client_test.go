@@ -38,7 +38,10 @@ type server struct {
 	read    map[string]int64
 	fail    int // calls that fail from now on
 	pulls   int
-	marks   int
+	lists   int                 // calls
+	open    map[string]bool     // groups that are not in the list
+	log     string              // versions of another one are worth nothing
+	past    []map[string]string // by version, what each conversation was like
 
 	connected func()
 	event     func(*tidemarkv1.PushEvent)
@@ -46,7 +49,7 @@ type server struct {
 }
 
 func newServer() *server {
-	return &server{bodies: map[string][]string{}, visible: map[string]wm.Intervals{}, repair: map[string]wm.Repaired{}, read: map[string]int64{}, ready: make(chan struct{})}
+	return &server{bodies: map[string][]string{}, visible: map[string]wm.Intervals{}, repair: map[string]wm.Repaired{}, read: map[string]int64{}, ready: make(chan struct{}), open: map[string]bool{}, log: "log"}
 }
 
 func (s *server) sees(conv string) wm.Intervals {
@@ -98,30 +101,68 @@ func (s *server) message(conv string, seq int64) *tidemarkv1.Message {
 func (s *server) GetWatermarks(_ context.Context, req *tidemarkv1.GetWatermarksRequest) (*tidemarkv1.GetWatermarksResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.marks++
 	if err := s.failing(); err != nil {
 		return nil, err
 	}
 	res := &tidemarkv1.GetWatermarksResponse{}
-	convs := req.GetConversations()
-	if len(convs) == 0 {
+	for _, c := range req.GetConversations() {
+		res.Watermarks = append(res.Watermarks, s.marksOf(c))
+	}
+	return res, nil
+}
+
+func (s *server) marksOf(c string) *tidemarkv1.Watermarks {
+	w := &tidemarkv1.Watermarks{Conversation: c, ReadSeq: s.read[c], RepairNumber: s.repair[c].Number, RepairFrom: int64(s.repair[c].From)}
+	if e, ok := s.sees(c).Edges(); ok {
+		w.MinSeq, w.MaxSeq = int64(e.First), int64(e.Last)
+	}
+	return w
+}
+
+// SyncConversations has one conversation a page.
+func (s *server) SyncConversations(_ context.Context, req *tidemarkv1.SyncConversationsRequest) (*tidemarkv1.SyncConversationsResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lists++
+	if err := s.failing(); err != nil {
+		return nil, err
+	}
+	var base, pin int
+	var after string
+	if token := req.GetPageToken(); token != "" {
+		if _, err := fmt.Sscanf(token, s.log+"/%d/%d/%s", &base, &pin, &after); err != nil {
+			return nil, errors.New("no such token")
+		}
+	} else {
+		if _, err := fmt.Sscanf(req.GetVersion(), s.log+"/%d", &base); err != nil {
+			base = 0
+		}
+		now := map[string]string{}
 		for c := range s.bodies {
+			now[c] = fmt.Sprint(len(s.bodies[c]), s.visible[c], s.repair[c], s.read[c])
+		}
+		s.past = append(s.past, now)
+		pin = len(s.past)
+	}
+	var known map[string]string
+	if base > 0 {
+		known = s.past[base-1]
+	}
+	var convs []string
+	for c, like := range s.past[pin-1] {
+		if known[c] != like && c > after && !s.open[c] {
 			convs = append(convs, c)
 		}
-		slices.Sort(convs)
-		// One conversation a page.
-		i := slices.Index(convs, req.GetPageToken()) + 1
-		if i < len(convs)-1 {
-			res.NextPageToken = convs[i]
-		}
-		convs = convs[min(i, len(convs)):min(i+1, len(convs))]
 	}
-	for _, c := range convs {
-		w := &tidemarkv1.Watermarks{Conversation: c, ReadSeq: s.read[c], RepairNumber: s.repair[c].Number, RepairFrom: int64(s.repair[c].From)}
-		if e, ok := s.sees(c).Edges(); ok {
-			w.MinSeq, w.MaxSeq = int64(e.First), int64(e.Last)
-		}
-		res.Watermarks = append(res.Watermarks, w)
+	slices.Sort(convs)
+	res := &tidemarkv1.SyncConversationsResponse{FullResync: base == 0}
+	if len(convs) > 0 {
+		res.Changed = []*tidemarkv1.ConversationEntry{{Watermarks: s.marksOf(convs[0])}}
+	}
+	if len(convs) > 1 {
+		res.NextPageToken = fmt.Sprintf("%s/%d/%d/%s", s.log, base, pin, convs[0])
+	} else {
+		res.Version = fmt.Sprintf("%s/%d", s.log, pin)
 	}
 	return res, nil
 }
@@ -161,6 +202,7 @@ type device struct {
 	got   map[string][]string // "seq:body", "again" in front where it was
 	order map[string][]int64
 	store store
+	list  version
 	die   int // deliveries until the callback fails
 }
 
@@ -170,6 +212,13 @@ func (s store) Load(context.Context) (map[string]client.Numbers, error) { return
 
 func (s store) Save(_ context.Context, c string, n client.Numbers) error { s[c] = n; return nil }
 
+// version is a store of the list's version.
+type version struct{ kept string }
+
+func (v *version) LoadVersion(context.Context) (string, error) { return v.kept, nil }
+
+func (v *version) SaveVersion(_ context.Context, s string) error { v.kept = s; return nil }
+
 var errDied = errors.New("device died")
 
 func newDevice() *device {
@@ -177,7 +226,7 @@ func newDevice() *device {
 }
 
 func (d *device) client(t interface{ Fatal(...any) }, s *server, live bool, change func(*client.Config)) *client.Client {
-	cfg := client.Config{User: "A", Service: s, Store: d.store, PageSize: 7, Logger: slog.New(slog.DiscardHandler),
+	cfg := client.Config{User: "A", Service: s, Store: d.store, List: &d.list, PageSize: 7, Logger: slog.New(slog.DiscardHandler),
 		OnMessage: func(_ context.Context, u client.Update) error {
 			if d.die == 0 {
 				return errDied
@@ -342,11 +391,11 @@ func TestReconnectFindsWhatWasMissed(t *testing.T) {
 		s.send("group:a", 20)
 		s.connected()
 		settle()
-		marks, pulls := s.marks, s.pulls
+		lists, pulls := s.lists, s.pulls
 		s.connected()
 		settle()
-		if s.pulls != pulls || s.marks != marks+1 {
-			t.Errorf("a reconnect without traffic made %d pulls, %d watermark calls", s.pulls-pulls, s.marks-marks)
+		if s.pulls != pulls || s.lists != lists+1 {
+			t.Errorf("a reconnect without traffic made %d pulls, %d calls for the list", s.pulls-pulls, s.lists-lists)
 		}
 	})
 	if !slices.Equal(d.order["group:a"], seqs(1, 23)) {
@@ -407,6 +456,81 @@ func TestAFailingCallbackEndsRun(t *testing.T) {
 	}
 }
 
+// The version is saved after what it covers, and worth nothing without the
+// numbers that were saved beside it.
+func TestTheVersionCoversWhatWasDelivered(t *testing.T) {
+	s, d := newServer(), newDevice()
+	s.send("group:a", 3)
+	s.send("group:b", 3)
+	run := func() error { return d.client(t, s, false, nil).Run(t.Context()) }
+	d.die = 4
+	if err := run(); !errors.Is(err, errDied) || d.list.kept != "" {
+		t.Fatalf("died in the middle: %v, version %q is kept", err, d.list.kept)
+	}
+	d.die = -1
+	if err := run(); err != nil || d.list.kept == "" {
+		t.Fatalf("%v, version %q", err, d.list.kept)
+	}
+	lists := s.lists
+	s.send("group:b", 1)
+	if err := run(); err != nil || s.lists != lists+1 {
+		t.Errorf("%v, %d pages for one that changed", err, s.lists-lists)
+	}
+	clear(d.store)
+	if err := run(); err != nil {
+		t.Fatal(err)
+	}
+	for conv, want := range map[string][]int64{"group:a": {1, 2, 3, 1, 2, 3}, "group:b": {1, 2, 3, 4, 1, 2, 3, 4}} {
+		if !slices.Equal(d.order[conv], want) {
+			t.Errorf("%s: delivered %v, want %v", conv, d.order[conv], want)
+		}
+	}
+	s.log = "another" // it does not know the first conversation
+	delete(s.bodies, "group:a")
+	if err := run(); err != nil {
+		t.Fatal(err)
+	}
+	if d.store["group:a"].Listed || !d.store["group:b"].Listed {
+		t.Errorf("after a full resync: %v", d.store)
+	}
+}
+
+// A group that the user wrote to without joining it is in no list.
+func TestWhatIsNotListedIsFollowedToo(t *testing.T) {
+	s, d := newServer(), newDevice()
+	s.open["group:a"] = true
+	s.send("group:a", 1)
+	s.send("group:b", 1)
+	live(t, s, d, nil, func(settle func()) {
+		s.push("group:a", 1)
+		settle()
+		s.send("group:a", 5)
+		s.connected()
+	})
+	if !slices.Equal(d.order["group:a"], seqs(1, 6)) {
+		t.Errorf("delivered %v", d.order["group:a"])
+	}
+}
+
+func TestConversationsAreToldAsTheyChange(t *testing.T) {
+	s, d := newServer(), newDevice()
+	s.send("group:a", 1)
+	s.send("group:b", 1)
+	var told []string
+	live(t, s, d, func(c *client.Config) {
+		c.OnConversation = func(_ context.Context, e *tidemarkv1.ConversationEntry, listed bool) error {
+			told = append(told, fmt.Sprint(e.GetWatermarks().GetConversation(), " ", e.GetWatermarks().GetMaxSeq(), " ", listed))
+			return nil
+		}
+	}, func(settle func()) {
+		s.send("group:b", 1)
+		s.connected()
+	})
+	if want := []string{"group:a 1 true", "group:b 1 true", "group:b 2 true"}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+}
+
 // However a device dies, reconnects and is pushed to, it ends with every
 // message once and in order.
 func TestAnyHistoryEndsComplete(t *testing.T) {
@@ -415,6 +539,14 @@ func TestAnyHistoryEndsComplete(t *testing.T) {
 		conv := "group:a"
 		s.send(conv, rapid.IntRange(0, 20).Draw(rt, "before"))
 		for range rapid.IntRange(1, 3).Draw(rt, "lives") {
+			switch rapid.IntRange(0, 6).Draw(rt, "lost") {
+			case 0:
+				d.list.kept = ""
+			case 1:
+				s.log += "x"
+			case 2:
+				s.open[conv] = !s.open[conv]
+			}
 			d.die = rapid.IntRange(-1, 10).Draw(rt, "die after")
 			s.ready = make(chan struct{})
 			synctest.Test(t, func(t *testing.T) {
@@ -445,6 +577,8 @@ func TestAnyHistoryEndsComplete(t *testing.T) {
 			})
 		}
 		d.die = -1
+		delete(s.open, conv)
+		s.log += "x" // it joined, which the list tells
 		if err := d.client(rt, s, false, nil).Run(context.Background()); err != nil {
 			rt.Fatal(err)
 		}

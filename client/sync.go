@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -77,27 +78,137 @@ func (c *Client) other(ctx context.Context, e *tidemarkv1.PushEvent) error {
 	return nil
 }
 
-// syncAll compares all watermarks of the user and pulls where they are ahead.
+// givenUp is after how many failures in a row a walk over the list starts
+// again: the server may not know any more where it stood.
+const givenUp = 3
+
+// syncAll asks what changed in the user's list and pulls where it is ahead. The
+// version is saved after all that it covers, so whatever ends this in between,
+// the next one brings the same again.
 func (c *Client) syncAll(ctx context.Context) error {
-	var token string
+	req := &tidemarkv1.SyncConversationsRequest{User: string(c.cfg.User), Version: c.version}
+	seen := make(map[string]bool)
 	for {
-		var res *tidemarkv1.GetWatermarksResponse
-		err := c.retry(ctx, func() (err error) {
-			res, err = c.cfg.Service.GetWatermarks(ctx, &tidemarkv1.GetWatermarksRequest{User: string(c.cfg.User), PageToken: token})
-			return err
-		})
+		res, err := c.listPage(ctx, req)
 		if err != nil {
 			return err
 		}
-		for _, w := range res.GetWatermarks() {
-			if err := c.retry(ctx, func() error { return c.catchUp(ctx, w) }); err != nil {
+		for _, e := range res.GetChanged() {
+			if err := c.entry(ctx, e, true, seen); err != nil {
 				return err
 			}
 		}
-		if token = res.GetNextPageToken(); token == "" {
-			return nil
+		for _, e := range res.GetRemoved() {
+			if err := c.entry(ctx, e, false, seen); err != nil {
+				return err
+			}
+		}
+		if req.PageToken = res.GetNextPageToken(); req.PageToken != "" {
+			continue
+		}
+		if res.GetFullResync() {
+			if err := c.unlist(ctx, seen); err != nil {
+				return err
+			}
+		}
+		if err := c.cfg.List.SaveVersion(ctx, res.GetVersion()); err != nil {
+			return fmt.Errorf("client: save the version of the list: %w", err)
+		}
+		c.version = res.GetVersion()
+		return c.syncUnlisted(ctx)
+	}
+}
+
+func (c *Client) listPage(ctx context.Context, req *tidemarkv1.SyncConversationsRequest) (res *tidemarkv1.SyncConversationsResponse, err error) {
+	failures := 0
+	err = c.retry(ctx, func() (err error) {
+		if res, err = c.cfg.Service.SyncConversations(ctx, req); err != nil {
+			if failures++; failures >= givenUp {
+				req.PageToken = ""
+			}
+			return fmt.Errorf("client: sync conversations: %w", err)
+		}
+		return nil
+	})
+	return res, err
+}
+
+// entry takes in one entry of the list.
+func (c *Client) entry(ctx context.Context, e *tidemarkv1.ConversationEntry, listed bool, seen map[string]bool) error {
+	conv := e.GetWatermarks().GetConversation()
+	seen[conv] = true
+	if err := c.retry(ctx, func() error { return c.catchUp(ctx, e.GetWatermarks()) }); err != nil {
+		return err
+	}
+	if err := c.list(ctx, conv, listed); err != nil {
+		return err
+	}
+	if c.cfg.OnConversation == nil {
+		return nil
+	}
+	if err := c.cfg.OnConversation(ctx, e, listed); err != nil {
+		return fmt.Errorf("client: conversation callback: %w", err)
+	}
+	return nil
+}
+
+// list notes whether a conversation stands in the list.
+func (c *Client) list(ctx context.Context, conv string, listed bool) error {
+	n := c.Numbers(conv)
+	if n.Listed == listed {
+		return nil
+	}
+	n.Listed = listed
+	return unwrapped(c.save(ctx, conv, n))
+}
+
+// unlist takes out of the list what a whole one did not bring.
+func (c *Client) unlist(ctx context.Context, seen map[string]bool) error {
+	for _, conv := range c.known(func(n Numbers) bool { return n.Listed }) {
+		if !seen[conv] {
+			if err := c.list(ctx, conv, false); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
+}
+
+// syncUnlisted compares the watermarks of conversations that the list does not
+// speak of: groups that the user wrote to without having joined them.
+func (c *Client) syncUnlisted(ctx context.Context) error {
+	for convs := range slices.Chunk(c.known(func(n Numbers) bool { return !n.Listed }), maxGiven) {
+		if err := c.retry(ctx, func() error { return c.syncSome(ctx, convs) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxGiven is how many conversations one call may name.
+const maxGiven = 500
+
+// known gives the conversations whose numbers are such, in order.
+func (c *Client) known(such func(Numbers) bool) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []string
+	for conv, n := range c.numbers {
+		if such(n) {
+			out = append(out, conv)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// unwrapped gives the error of a callback or store as it is told to the caller
+// of Run, where no retry does so.
+func unwrapped(err error) error {
+	if l, ok := errors.AsType[local](err); ok {
+		return l.error
+	}
+	return err
 }
 
 func (c *Client) syncSome(ctx context.Context, convs []string) error {

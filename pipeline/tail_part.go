@@ -33,6 +33,8 @@ type tailPart struct {
 	refs    []tailRef
 	span    watermark.Interval // of refs; empty when there are none
 	revokes map[watermark.Seq]watermark.Revoked
+	// mentions are, by user, the seqs that mention it, ascending.
+	mentions map[watermark.UserID][]watermark.Seq
 }
 
 // tailNote is a record in the encoding of the log, without bodies.
@@ -54,6 +56,7 @@ func (p *tailPart) fold(rec *watermark.Record) {
 	for _, e := range rec.Events {
 		switch e := e.(type) {
 		case watermark.MessagesSequenced:
+			p.mention(e.Messages)
 			for i := range e.Messages {
 				span.First = min(span.First, e.Messages[i].Seq)
 				span.Last = max(span.Last, e.Messages[i].Seq)

@@ -205,7 +205,7 @@ func TestInstallRestoresWhatWasDecided(t *testing.T) {
 		outs := x.decide(t, batch...)
 		s := watermark.NewState(x.conv)
 		for i := range batch {
-			s.Apply(watermark.Record{Conversation: x.conv, Events: outs[i].Events(&batch[i], x.policy), Inputs: []watermark.Origin{batch[i].Origin}})
+			s.Apply(watermark.Record{Conversation: x.conv, Events: outs[i].Events(&batch[i]), Inputs: []watermark.Origin{batch[i].Origin}})
 		}
 		s.Complete = true
 		x.warm(t, s)

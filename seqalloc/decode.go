@@ -21,6 +21,8 @@ const (
 	fieldReceipt
 	fieldAdvance
 	fieldRepaired
+	fieldPolicy
+	fieldOverride
 	outcomeFields
 )
 
@@ -81,26 +83,30 @@ func first(list []any) any {
 }
 
 func readOutcomes(b *watermark.Batch, list []any) (watermark.Allocation, error) {
-	if len(list) != 2+len(b.Inputs) {
+	if len(list) != 3+len(b.Inputs) {
 		return watermark.Allocation{}, fmt.Errorf("%d values for %d inputs", len(list), len(b.Inputs))
 	}
 	maxSeq, ok := list[0].(int64)
 	minSeq, ok2 := list[1].(int64)
-	if !ok || !ok2 {
-		return watermark.Allocation{}, fmt.Errorf("bounds %v, %v", list[0], list[1])
+	policy, ok3 := list[2].(int64)
+	if !ok || !ok2 || !ok3 {
+		return watermark.Allocation{}, fmt.Errorf("bounds %v, %v, policy %v", list[0], list[1], list[2])
 	}
 	alloc := watermark.Allocation{Max: watermark.Seq(maxSeq), Outcomes: make([]watermark.Outcome, len(b.Inputs))}
 	lowest := watermark.Seq(minSeq)
-	for i, v := range list[2:] {
+	for i, v := range list[3:] {
 		o := &alloc.Outcomes[i]
 		if seq, ok := v.(int64); ok {
-			o.Seq, o.Min = watermark.Seq(seq), lowest
+			o.Seq, o.Min, o.Policy = watermark.Seq(seq), lowest, watermark.UnreadPolicy(policy)
 			continue
 		}
 		if err := readOutcome(o, &b.Inputs[i], v); err != nil {
 			return alloc, fmt.Errorf("outcome %d: %w", i, err)
 		}
 		lowest = o.Min
+		if b.Inputs[i].Act == watermark.ActSetPolicy && o.Verdict != watermark.Refused {
+			policy = int64(o.Policy)
+		}
 	}
 	return alloc, nil
 }
@@ -131,6 +137,10 @@ func readOutcome(o *watermark.Outcome, in *watermark.Input, v any) error {
 	o.Reason = strs[fieldReason]
 	o.Seq, o.Min = watermark.Seq(nums[fieldSeq]), watermark.Seq(nums[fieldMin])
 	o.Changed = nums[fieldChanged] == 1
+	o.Policy = watermark.UnreadPolicy(nums[fieldPolicy])
+	if in.Act == watermark.ActSetPolicy {
+		o.Override = watermark.PolicyFromCode(nums[fieldOverride])
+	}
 	if text := strs[fieldMember]; text != "" {
 		m, err := keyspace.ParseMember(memberOf(in), text)
 		if err != nil {

@@ -39,12 +39,12 @@ var oneCommand = &watermark.Batch{Inputs: []watermark.Input{{Act: watermark.ActJ
 
 func TestDamagedRepliesAreFatal(t *testing.T) {
 	for _, text := range []string{
-		`null`, `5`, `[]`, `["what"]`, `["cold"]`, `["cold", 5]`, `["partial", 5]`, `["partial"]`, `["partial", "", "bob"]`, `["partial", "t", 5]`, `["ok"]`, `["ok", 1, 0]`, `["ok", "1", 0, 1]`, `["ok", 1, 0, 1, 2]`,
-		`["ok", 1, 0, "x"]`, `["ok", 1, 0, []]`,
-		`["ok", 1, 0, ["what", 1, "", 0, 0, "", 0, 0, 0, 0]]`,
-		`["ok", 1, 0, ["accepted", "1", "", 0, 0, "", 0, 0, 0, 0]]`,
-		`["ok", 1, 0, ["accepted", 1, "", 0, 0, "1|1", 0, 0, 0, 0]]`,
-		`["ok", 1, 0, ["accepted", 1, "", 0, 0, "", 0, 0, 0]]`,
+		`null`, `5`, `[]`, `["what"]`, `["cold"]`, `["cold", 5]`, `["partial", 5]`, `["partial"]`, `["partial", "", "bob"]`, `["partial", "t", 5]`, `["ok"]`, `["ok", 1, 0, 0]`, `["ok", "1", 0, 0, 1]`, `["ok", 1, 0, 0, 1, 2]`, `["ok", 1, 0, "0", 1]`,
+		`["ok", 1, 0, 0, "x"]`, `["ok", 1, 0, 0, []]`,
+		`["ok", 1, 0, 0, ["what", 1, "", 0, 0, "", 0, 0, 0, 0, 0, 0]]`,
+		`["ok", 1, 0, 0, ["accepted", "1", "", 0, 0, "", 0, 0, 0, 0, 0, 0]]`,
+		`["ok", 1, 0, 0, ["accepted", 1, "", 0, 0, "1|1", 0, 0, 0, 0, 0, 0]]`,
+		`["ok", 1, 0, 0, ["accepted", 1, "", 0, 0, "", 0, 0, 0, 0, 0]]`,
 	} {
 		v, ok := reply(t, text)
 		if !ok {
@@ -57,7 +57,7 @@ func TestDamagedRepliesAreFatal(t *testing.T) {
 }
 
 func TestReplyOfACommand(t *testing.T) {
-	v, _ := reply(t, `["ok", 7, 2, ["accepted", 7, "", 1, 3, "1|1|1:8:0|op;7", 5, 4, 0, 0]]`)
+	v, _ := reply(t, `["ok", 7, 2, 0, ["accepted", 7, "", 1, 3, "1|1|1:8:0|op;7|pinned;1", 5, 4, 0, 0, 1, 0]]`)
 	got, err := seqalloc.DecodeReply(oneCommand, v)
 	if err != nil {
 		t.Fatal(err)
@@ -66,17 +66,36 @@ func TestReplyOfACommand(t *testing.T) {
 		Seq: 7, Min: 3, Changed: true,
 		Member: &watermark.Member{
 			User: "bob", Version: 1, LastMembership: 1, Memberships: []watermark.Membership{{Number: 1, Lower: 8}},
-			Ops: []watermark.AppliedOp{{ID: "op", Edge: 7}}, Read: 5, Receipt: 4,
+			Ops: []watermark.AppliedOp{{ID: "op", Edge: 7}}, Attributes: map[string]string{"pinned": "1"}, Read: 5, Receipt: 4,
 		},
+		Policy: watermark.KeepOnSend,
 	}}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
 }
 
+func TestReplyAfterAChangeOfPolicy(t *testing.T) {
+	send := watermark.Input{Act: watermark.ActSend, Message: &watermark.Message{Sender: "bob"}}
+	b := &watermark.Batch{Inputs: []watermark.Input{send, {Act: watermark.ActSetPolicy}, send}}
+	v, _ := reply(t, `["ok", 2, 0, 0, 1, ["accepted", 1, "", 1, 0, "", 0, 0, 0, 0, 1, 14], 2]`)
+	got, err := seqalloc.DecodeReply(b, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := watermark.Allocation{Max: 2, Outcomes: []watermark.Outcome{
+		{Seq: 1},
+		{Seq: 1, Changed: true, Policy: watermark.KeepOnSend, Override: watermark.PolicyChanged{Version: 3, Choice: watermark.ChooseKeep}},
+		{Seq: 2, Policy: watermark.KeepOnSend},
+	}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
 func FuzzDecodeReply(f *testing.F) {
-	f.Add(`["ok", 7, 2, ["accepted", 7, "", 1, 3, "1|1|1:8:0|op;7", 5, 4, 0, 0]]`)
-	f.Add(`["ok", 7, 2, 7]`)
+	f.Add(`["ok", 7, 2, 0, ["accepted", 7, "", 1, 3, "1|1|1:8:0|op;7|pinned;1", 5, 4, 0, 0, 1, 0]]`)
+	f.Add(`["ok", 7, 2, 0, 7]`)
 	f.Add(`["cold", "floor"]`)
 	f.Add(`["partial", "token", "bob"]`)
 	f.Fuzz(func(t *testing.T, text string) {

@@ -79,6 +79,14 @@ func (a *Allocator) inputArgs(args []any, conv watermark.ConversationID, in *wat
 		return add("l", string(in.User), op, int64(in.Membership))
 	case watermark.ActClear:
 		return add("c", string(in.User), op)
+	case watermark.ActSetAttributes:
+		kind := "g"
+		if conv.Single() {
+			kind = "s"
+		}
+		return add("a", string(in.User), op, keyspace.AttributesText(in.Attributes), kind)
+	case watermark.ActSetPolicy:
+		return add("p", int(in.Policy))
 	case watermark.ActRaiseMin:
 		return add("m", int64(in.Seq))
 	case watermark.ActRevoke:
@@ -115,8 +123,13 @@ func unfit(conv watermark.ConversationID, in *watermark.Input) string {
 		default:
 			return watermark.ReasonInvalid
 		}
-	case watermark.ActJoin, watermark.ActLeave, watermark.ActClear:
+	case watermark.ActJoin, watermark.ActLeave, watermark.ActClear, watermark.ActSetAttributes:
 		user = in.User
+	case watermark.ActSetPolicy:
+		if in.Policy < watermark.ChooseDefault || in.Policy > watermark.ChooseKeep {
+			return watermark.ReasonInvalid
+		}
+		return ""
 	case watermark.ActRevoke:
 		if in.Actor == "" {
 			return ""

@@ -99,7 +99,7 @@ func metaFields(s *watermark.State, now int64) []any {
 		"max", int64(s.Max), "min", int64(s.Min),
 		"rn", s.Repair.Number, "rf", int64(s.Repair.From), "pol", int(s.Policy), "lt", s.LastTime,
 		// See malloc.lua: no old generation, no ref, expiry set now.
-		"own", fmt.Sprintf("%d 0 0 %d %d", s.Max, now, s.Policy),
+		"own", fmt.Sprintf("%d 0 0 %d %d %d", s.Max, now, s.Policy, s.Override.Code()),
 	}
 	if s.Complete {
 		out = append(out, "full", "1")

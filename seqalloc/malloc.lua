@@ -13,12 +13,18 @@
 --         c  user op                                      clear
 --         m  seq                                          raise the minimum
 --         r  actor seq time                               revoke
+--         a  user op attributes kind                      set attributes (kind: g group, s single)
+--         p  choice                                       set the unread policy (0 default, 1 advance, 2 keep)
 --         w                                               warm
 --         x  reason                                       refuse
 --       and last: name and number of the batch's place ('' = none), see 'bt'
--- Reply {'cold', why} | {'partial', token, user...} | {'ok', max, min before, outcome...}
+-- Reply {'cold', why} | {'partial', token, user...} | {'ok', max, min before,
+--       policy before, outcome...}
 --       where an outcome is the seq of an accepted message, or {verdict, seq,
---       reason, changed, min, member, read, receipt, advance, repaired}.
+--       reason, changed, min, member, read, receipt, advance, repaired, policy,
+--       override}. policy is the one that holds for a message, and from a
+--       command on; override the version and choice of what the conversation
+--       says of it, as version * 4 + choice.
 -- Atomicity: a script is not rolled back, so everything that can turn the batch
 -- down as a whole is read and judged before the first write.
 --
@@ -27,7 +33,6 @@
 
 local META, LOG, READ, RCPT, MEM, IDS, OLDIDS, OWN, REV, REF = unpack(KEYS)
 local EXPIRY, NOW, FLOOR = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local KEEP = ARGV[5] == '1'
 local PARTS = tonumber(ARGV[7])
 local FIRST = 8 + PARTS
 
@@ -70,9 +75,20 @@ if state ~= 'warm' then return {'cold', state} end
 local max, min = tonumber(meta[3] or '0'), tonumber(meta[4] or '0')
 -- What only this script needs stands in one field: where the young generation
 -- of ids starts, whether there is an old one and a ref, when the expiry was
--- renewed, and the policy that 'pol' says.
-local gen, old, hadrefs, renewed, hadpolicy = string.match(meta[7], '^(%d+) (%d) (%d) (%d+) (%d)$')
+-- renewed, the policy that 'pol' says, and what the conversation says of it.
+local gen, old, hadrefs, renewed, hadpolicy, override = string.match(meta[7], '^(%d+) (%d) (%d) (%d+) (%d) ?(%d*)$')
 gen, renewed = tonumber(gen), tonumber(renewed)
+override = tonumber(override) or 0
+local hadoverride = override
+
+-- Whether own messages leave the read watermark alone from here on.
+local function keeps()
+  local choice = override % 4
+  if choice == 0 then return ARGV[5] == '1' end
+  return choice == 2
+end
+local KEEP = keeps()
+local startpolicy = KEEP and 1 or 0
 local policy, rotated = hadpolicy, false
 local startmax, startmin = max, min
 if max < FLOOR then return {'cold', 'floor'} end
@@ -98,9 +114,9 @@ do
     local act, size, byuser = ARGV[i], 9, true
     at[#at + 1] = i
     if act ~= 's' then
-      sizes = sizes or {q = 11, v = 7, j = 7, l = 6, c = 5, m = 4, r = 6, w = 3, x = 4}
+      sizes = sizes or {q = 11, v = 7, j = 7, l = 6, c = 5, m = 4, r = 6, a = 7, p = 4, w = 3, x = 4}
       size = sizes[act]
-      byuser = act == 'v' or act == 'j' or act == 'l' or act == 'c' or (act == 'r' and ARGV[i + 3] ~= '')
+      byuser = act == 'v' or act == 'j' or act == 'l' or act == 'c' or act == 'a' or (act == 'r' and ARGV[i + 3] ~= '')
     end
     if byuser and not seen[ARGV[i + 3]] then
       seen[ARGV[i + 3]] = true
@@ -150,7 +166,9 @@ if #at > 0 and tonumber(ARGV[at[1] + 2]) > ins[tonumber(ARGV[at[1] + 1])] then
   hasrefs = false
 end
 
-local function outcome(verdict, seq) return {verdict, seq, '', 0, min, '', 0, 0, 0, 0} end
+local function outcome(verdict, seq)
+  return {verdict, seq, '', 0, min, '', 0, 0, 0, 0, KEEP and 1 or 0, override}
+end
 
 local function refused(reason)
   local o = outcome('refused', 0)
@@ -169,7 +187,7 @@ end
 -- Gives message i the next seq. It fails where Redis refuses the stream's id:
 -- then the log was cut back by hand together with the counter, and only its
 -- memory of the last id tells. The script ends with fatal set.
-local fatal, top
+local fatal, top, toppolicy
 local function allocate(i, a)
   max = max + 1
   local user, seq = ARGV[a + 3], F(max)
@@ -181,6 +199,7 @@ local function allocate(i, a)
   newids[#newids + 1] = ARGV[a + 4]
   newids[#newids + 1] = id
   lasttime = math.max(lasttime, tonumber(ARGV[a + 6]))
+  toppolicy = KEEP and '1' or '0'
   if KEEP then
     owns[#owns + 1] = '0'
     owns[#owns + 1] = tm_own(user, max)
@@ -197,8 +216,19 @@ local function known(a)
   if id then return tonumber(string.sub(id, 17)), string.sub(id, 1, 16) == ARGV[a + 5] end
 end
 
+-- A message that was decided before, which policy held for it by now changed
+-- perhaps: one that advanced raised its sender's mark to itself at least. Where
+-- the mark stands there by another way, either policy comes to the same.
+local function again(i, user, seq)
+  local o = outcome('again', seq)
+  local read = math.max(tonumber(redis.call('ZSCORE', READ, user) or '0'), reads[user] or 0)
+  o[11] = read < seq and 1 or 0
+  if o[11] == 1 then senders[user] = i end
+  return o
+end
+
 -- Notes what became of an input that leaves no other trace: the reason of a
--- refusal, or '+'.
+-- refusal, '+', or '=' and the member as a command left it.
 local function note(a, what)
   local field = ARGV[7 + tonumber(ARGV[a + 1])] .. ':' .. ARGV[a + 2]
   notes[field] = what
@@ -218,8 +248,7 @@ local function send(i, a, fresh)
   if not fresh then
     if not seq then return outcome('known', 0) end
     if not same then return refused('id_reused') end
-    if KEEP then senders[ARGV[a + 3]] = i end
-    return outcome('again', seq)
+    return again(i, ARGV[a + 3], seq)
   end
   if seq and seq > max - HORIZON then
     if same then return outcome('resent', seq) end
@@ -349,7 +378,7 @@ local function commands()
     local o
     if seq and not same then return refused('id_reused') end
     if seq and seq ~= lost then
-      o = outcome('again', seq)
+      o = again(i, ARGV[a + 3], seq)
     elseif not fresh then
       return outcome('known', 0)
     elseif max >= MAXSEQ then
@@ -379,24 +408,33 @@ local function commands()
 
   -- Join, leave and clear share everything but the change itself. apply gives
   -- whether the window changed, or nil when there is no room.
-  local function command(a, fresh, apply)
+  local function command(a, fresh, apply, full)
     local user, op = ARGV[a + 3], ARGV[a + 4]
     local m = member(user)
     local edge = edge_of(m, op)
     if not fresh then
       if m.v == 0 then return outcome('known', 0) end
-      return with_member(outcome('again', edge or max), user, m)
+      local o = with_member(outcome('again', edge or max), user, m)
+      -- Of the last batch, which the log may not have yet, the member is told as
+      -- it was then. Told as it is now, an event would bring what later inputs
+      -- have changed, and whoever begins with it would decide those in between by
+      -- a window that was not there yet.
+      local was = decided(a)
+      if was and string.sub(was, 1, 1) == '=' then o[6] = string.sub(was, 2) end
+      return o
     end
     local o = outcome('accepted', edge or max)
     if not edge then
       -- Above it a double no longer counts one by one.
       if m.v >= MAXSEQ then return refused('window_full') end
       local changed = apply(m, op, user)
-      if not changed then return refused('window_full') end
+      if not changed then return refused(full or 'window_full') end
       dirty[user] = true
       o[4] = changed
     end
-    return with_member(o, user, m)
+    with_member(o, user, m)
+    note(a, '=' .. o[6])
+    return o
   end
 
   function ACT.j(_, a, fresh)
@@ -416,6 +454,49 @@ local function commands()
       if max > 0 then reads[user], cleared[user] = math.max(reads[user] or 0, max), true end
       return clear(m, op)
     end)
+  end
+
+  -- Sets attributes in the text of those that stand, sorted by name; nil when
+  -- there are too many.
+  local function set(m, op, text)
+    local have, names, changed = {}, {}, 0
+    for name, value in string.gmatch(m.a, '([^,;]+);([^,]*)') do have[name] = value end
+    for name, value in string.gmatch(text, '([^,;]+);([^,]*)') do
+      if (have[name] or '') ~= value then changed = 1 end
+      have[name] = value ~= '' and value or nil
+    end
+    for name in pairs(have) do names[#names + 1] = name end
+    if #names > MAXATTRIBUTES then return nil end
+    record(m, op)
+    settle(m)
+    table.sort(names)
+    for k, name in ipairs(names) do names[k] = name .. ';' .. have[name] end
+    m.a = table.concat(names, ',')
+    return changed
+  end
+
+  function ACT.a(_, a, fresh)
+    local m = member(ARGV[a + 3])
+    if fresh and not edge_of(m, ARGV[a + 4]) and (not open(m) or (m.v == 0 and ARGV[a + 6] == 'g')) then
+      return refused('not_member')
+    end
+    return command(a, fresh, function(m, op) return set(m, op, ARGV[a + 5]) end, 'attributes_full')
+  end
+
+  function ACT.p(_, a, fresh)
+    if not fresh then
+      if override == 0 then return outcome('known', 0) end
+      return outcome('again', max)
+    end
+    local choice, changed = tonumber(ARGV[a + 3]), 0
+    if override % 4 ~= choice then
+      if override >= MAXSEQ - 7 then return refused('window_full') end
+      override, changed = override - override % 4 + 4 + choice, 1
+      KEEP = keeps()
+    end
+    local o = outcome('accepted', max)
+    o[4] = changed
+    return o
   end
 
   function ACT.m(_, a, fresh)
@@ -483,7 +564,7 @@ for i, a in ipairs(at) do
   else
     was = decided(a)
   end
-  if was and was ~= '+' then
+  if was and was ~= '+' and string.sub(was, 1, 1) ~= '=' then
     out[i] = refused(was)
   else
     local o
@@ -523,8 +604,8 @@ if #newids > 0 then
   steps('HSET', IDS, newids)
   put('max', top)
   if lasttime > 0 then put('lt', F(lasttime)) end
-  if policy ~= ARGV[5] then put('pol', ARGV[5]) end
-  policy = ARGV[5]
+  if policy ~= toppolicy then put('pol', toppolicy) end
+  policy = toppolicy
   if startmax == gen then expire(IDS) end
   if not tail then expire(LOG) end
 end
@@ -597,9 +678,9 @@ if max - gen >= HORIZON then
 end
 
 local hasnow = (#refs > 0 or hasrefs) and '1' or '0'
-if due or rotated or hasnow ~= hadrefs or policy ~= hadpolicy then
+if due or rotated or hasnow ~= hadrefs or policy ~= hadpolicy or override ~= hadoverride then
   if due then renewed = NOW end
-  put('own', F(gen) .. ' ' .. old .. ' ' .. hasnow .. ' ' .. F(renewed) .. ' ' .. policy)
+  put('own', F(gen) .. ' ' .. old .. ' ' .. hasnow .. ' ' .. F(renewed) .. ' ' .. policy .. ' ' .. F(override))
 end
 -- Until this batch's place is settled, what stands here may be in no log yet. The
 -- mark only rises: who dies before that leaves it to the next owner, whose
@@ -614,6 +695,6 @@ if due then
   for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, EXPIRY) end
 end
 
-local reply = {'ok', max, startmin}
-for i, o in ipairs(out) do reply[i + 3] = o end
+local reply = {'ok', max, startmin, startpolicy}
+for i, o in ipairs(out) do reply[i + 4] = o end
 return reply

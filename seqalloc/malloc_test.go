@@ -282,7 +282,7 @@ func TestWarmChangesNothing(t *testing.T) {
 		in := watermark.Input{Conversation: x.conv, Origin: x.origin(), Act: watermark.ActWarm}
 		outs := x.decide(t, in, x.send("alice", "a"))
 		wantVerdicts(t, outs, "accepted 0", "accepted 1")
-		if ev := outs[0].Events(&in, watermark.AdvanceOnSend); len(ev) != 0 || outs[0].Changed {
+		if ev := outs[0].Events(&in); len(ev) != 0 || outs[0].Changed {
 			t.Errorf("%+v, %v", outs[0], ev)
 		}
 	})

@@ -28,6 +28,7 @@ type store interface {
 	RaiseReads(context.Context, []watermark.MemberRow) error
 	Views(context.Context, []watermark.Ask) ([]watermark.View, error)
 	Messages(context.Context, []watermark.Span) ([][]watermark.Message, error)
+	Readers(context.Context, watermark.ConversationID, watermark.Seq, watermark.Reader, int) (watermark.Readership, error)
 }
 
 // scripts are the real ones, on the fixture's Redis.
@@ -177,7 +178,7 @@ func (p *pair) decide(ins []watermark.Input) bool {
 		case a.Temperature == watermark.Warm:
 			for i := range ins {
 				o := &a.Outcomes[i]
-				p.fold.Apply(watermark.Record{Conversation: p.x.conv, Events: o.Events(&ins[i], p.policy), Inputs: []watermark.Origin{ins[i].Origin}})
+				p.fold.Apply(watermark.Record{Conversation: p.x.conv, Events: o.Events(&ins[i]), Inputs: []watermark.Origin{ins[i].Origin}})
 			}
 			return true
 		case a.Temperature == watermark.Partial:
@@ -226,10 +227,14 @@ func (p *pair) look() {
 			continue
 		}
 		want := p.fold.ViewOf(v.Member.User)
-		want.Token, want.Inputs, want.Member.ChangedAt = v.Token, nil, 0
+		want.Token, want.Inputs, want.Member.ChangedAt, want.ChangedAt = v.Token, nil, 0, 0
+		want.Override = watermark.PolicyChanged{}
 		// A resend that is redelivered is appended like what it repeats, with a
 		// time of its own.
 		want.LastTime = v.LastTime
+		// And a redelivered message with the policy that its sender's mark tells,
+		// which may have been raised since. No reader asks for it.
+		want.Policy = v.Policy
 		if d := cmp.Diff(want, v, cmpopts.EquateEmpty()); d != "" {
 			p.r.Fatalf("view of %s (-log +scripts):\n%s", v.Member.User, d)
 		}
@@ -244,6 +249,12 @@ func (p *pair) look() {
 	told, err := p.model.Messages(p.x.ctx, span)
 	p.check(err)
 	p.same("messages", real[0], told[0])
+	after := watermark.Reader{User: rapid.SampledFrom(append(people, "")).Draw(p.r, "after"), Read: first}
+	readers, err := p.real.Readers(p.x.ctx, p.x.conv, first, after, 2)
+	p.check(err)
+	same, err := p.model.Readers(p.x.ctx, p.x.conv, first, after, 2)
+	p.check(err)
+	p.same("readers", readers, same)
 }
 
 // TestOutcomesAreAFunctionOfTheInputs lets scripts and model decide the same
@@ -313,7 +324,7 @@ func (p *pair) anyInput(step, i int) watermark.Input {
 	user := rapid.SampledFrom(people).Draw(r, "user")
 	op := fmt.Sprintf("op-%d", rapid.IntRange(step*10, step*10+i).Draw(r, "op"))
 	seq := watermark.Seq(rapid.Int64Range(max(-1, int64(p.fold.Max)-50), int64(p.fold.Max)+9).Draw(r, "seq"))
-	switch rapid.SampledFrom(strings.Fields("send send send send join leave clear min revoke again member warm")).Draw(r, "act") {
+	switch rapid.SampledFrom(strings.Fields("send send send send join leave clear min revoke again member warm attributes attributes policy")).Draw(r, "act") {
 	case "send":
 		return p.send(user)
 	case "join":
@@ -324,6 +335,18 @@ func (p *pair) anyInput(step, i int) watermark.Input {
 		return x.clear(user, op)
 	case "min":
 		return x.raiseMin(seq - 5)
+	case "policy":
+		in := x.raiseMin(1)
+		in.Act, in.Seq, in.Policy = watermark.ActSetPolicy, 0, watermark.PolicyChoice(rapid.IntRange(0, 2).Draw(r, "choice"))
+		return in
+	case "attributes":
+		in := x.clear(user, op)
+		in.Act, in.Attributes = watermark.ActSetAttributes, map[string]string{}
+		for range rapid.IntRange(1, 9).Draw(r, "attributes") {
+			name := fmt.Sprintf("a-%d.", rapid.IntRange(0, 20).Draw(r, "name"))
+			in.Attributes[name] = rapid.SampledFrom([]string{"", "1", "é,;|%", "1"}).Draw(r, "value")
+		}
+		return in
 	case "again":
 		in := p.send(user)
 		in.Act, in.OpID = watermark.ActResequence, op

@@ -128,8 +128,8 @@ func New(cfg Config) (*Allocator, error) {
 
 // constants gives the limits that the script shares with package watermark.
 func constants() string {
-	return fmt.Sprintf("local HORIZON, MAXSEQ, MAXOWN, MAXMEMBERSHIPS, KEPTOPS = %d, %d, %d, %d, %d\n",
-		watermark.DedupeHorizon, int64(watermark.MaxSeq), watermark.MaxOwn, watermark.MaxMemberships, watermark.KeptOps)
+	return fmt.Sprintf("local HORIZON, MAXSEQ, MAXOWN, MAXMEMBERSHIPS, KEPTOPS, MAXATTRIBUTES = %d, %d, %d, %d, %d, %d\n",
+		watermark.DedupeHorizon, int64(watermark.MaxSeq), watermark.MaxOwn, watermark.MaxMemberships, watermark.KeptOps, watermark.MaxAttributes)
 }
 
 // Malloc decides each batch, all in one round trip, and gives one allocation

@@ -148,3 +148,39 @@ func TestClearMarksReadAndDropsOwnMessages(t *testing.T) {
 		}
 	})
 }
+
+func TestAttributesAreBounded(t *testing.T) {
+	onEachRedis(t, func(t *testing.T, x *fixture) {
+		x.warm(t, fresh())
+		set := func(op string, attrs map[string]string) watermark.Input {
+			in := x.clear("alice", op)
+			in.Act, in.Attributes = watermark.ActSetAttributes, attrs
+			return in
+		}
+		many := make(map[string]string)
+		for i := range watermark.MaxAttributes {
+			many[fmt.Sprintf("a%d", i)] = "v"
+		}
+		outs := x.decide(t, x.join("alice", "j", watermark.HistoryAll, 0), set("1", many), set("2", map[string]string{"b": "v"}),
+			set("3", map[string]string{"a0": "", "b": "v"}), set("3", map[string]string{"c": "v"}))
+		wantVerdicts(t, outs, "accepted 0", "accepted 0", "refused attributes_full", "accepted 0", "accepted 0")
+		last := outs[4].Member.Attributes
+		if len(last) != watermark.MaxAttributes || last["a0"] != "" || last["b"] != "v" || outs[4].Changed {
+			t.Errorf("in the end %v, changed %v", last, outs[4].Changed)
+		}
+	})
+}
+
+// Attributes make nobody a member.
+func TestAttributesAreAMembers(t *testing.T) {
+	onEachRedis(t, func(t *testing.T, x *fixture) {
+		x.warm(t, fresh())
+		set := func(u watermark.UserID, op string) watermark.Input {
+			in := x.clear(u, op)
+			in.Act, in.Attributes = watermark.ActSetAttributes, map[string]string{"muted": "1"}
+			return in
+		}
+		outs := x.decide(t, set("alice", "1"), x.join("bob", "2", watermark.HistoryAll, 0), set("bob", "3"), x.leave("bob", "4", 0), set("bob", "5"), set("bob", "3"))
+		wantVerdicts(t, outs, "refused not_member", "accepted 0", "accepted 0", "accepted 0", "refused not_member", "accepted 0")
+	})
+}

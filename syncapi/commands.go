@@ -108,6 +108,23 @@ func (s *Service) RaiseMinSeq(ctx context.Context, req *v1.RaiseMinSeqRequest) (
 	}, nil)
 }
 
+// SetConversationAttributes sets what a member keeps about a conversation.
+func (s *Service) SetConversationAttributes(ctx context.Context, req *v1.SetConversationAttributesRequest) (*v1.CommandResponse, error) {
+	return s.command(ctx, &v1.Command{
+		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: req.GetUser(),
+		Kind: &v1.Command_SetAttributes{SetAttributes: &v1.SetAttributesCommand{User: req.GetUser(), Attributes: req.GetAttributes()}},
+	}, nil)
+}
+
+// SetUnreadPolicy says how a conversation counts own messages, over the
+// deployment's default.
+func (s *Service) SetUnreadPolicy(ctx context.Context, req *v1.SetUnreadPolicyRequest) (*v1.CommandResponse, error) {
+	return s.command(ctx, &v1.Command{
+		Conversation: req.GetConversation(), OpId: req.GetOpId(),
+		Kind: &v1.Command_SetPolicy{SetPolicy: &v1.SetPolicyCommand{Policy: req.GetPolicy()}},
+	}, nil)
+}
+
 // Revoke replaces a message by a tombstone. An actor must be its sender and
 // must see it; the deployment itself may revoke any.
 func (s *Service) Revoke(ctx context.Context, req *v1.RevokeRequest) (*v1.CommandResponse, error) {
@@ -174,6 +191,7 @@ func (s *Service) command(ctx context.Context, c *v1.Command, actor *watermark.M
 	if a.Member != nil {
 		res.Membership = a.Member.LastMembership
 		res.Visible = convert.RangesToAPI(a.Member.Visible(a.Min, a.Seq))
+		res.Attributes = a.Member.Attributes
 	}
 	return res, nil
 }

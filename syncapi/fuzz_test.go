@@ -122,6 +122,40 @@ func FuzzGetWatermarks(f *testing.F) {
 	)
 }
 
+func FuzzSyncConversations(f *testing.F) {
+	fuzzMethod(f, "SyncConversations",
+		&v1.SyncConversationsRequest{User: "A", PageSize: math.MaxInt64},
+		&v1.SyncConversationsRequest{User: "A", PageSize: math.MinInt64, PageToken: "Ag"},
+		&v1.SyncConversationsRequest{User: "A", PageSize: 1, Version: strings.Repeat("A", 600<<10)},
+	)
+}
+
+func FuzzWhoHasRead(f *testing.F) {
+	fuzzMethod(f, "WhoHasRead",
+		&v1.WhoHasReadRequest{User: "A", Conversation: string(group), Seq: 1, PageSize: math.MaxInt64},
+		&v1.WhoHasReadRequest{User: "A", Conversation: string(single), Seq: math.MaxInt64, PageSize: math.MinInt64, PageToken: "Aw"},
+	)
+}
+
+func FuzzSetConversationAttributes(f *testing.F) {
+	many := make(map[string]string)
+	for i := range 17 {
+		many[strings.Repeat("a", i+1)] = "v"
+	}
+	fuzzMethod(f, "SetConversationAttributes",
+		&v1.SetConversationAttributesRequest{User: "A", Conversation: string(group), Attributes: many},
+		&v1.SetConversationAttributesRequest{User: "A", Conversation: string(single), Attributes: map[string]string{"": "", "a b": strings.Repeat("v", 300)}},
+		&v1.SetConversationAttributesRequest{User: "A", Conversation: string(single), Attributes: map[string]string{"muted": "1"}, OpId: "o"},
+	)
+}
+
+func FuzzSetUnreadPolicy(f *testing.F) {
+	fuzzMethod(f, "SetUnreadPolicy",
+		&v1.SetUnreadPolicyRequest{Conversation: string(group), Policy: v1.UnreadPolicy_UNREAD_POLICY_KEEP_ON_SEND},
+		&v1.SetUnreadPolicyRequest{Conversation: string(group), Policy: 99, OpId: "o"},
+	)
+}
+
 func FuzzSetReadSeq(f *testing.F) {
 	fuzzMethod(f, "SetReadSeq",
 		&v1.SetReadSeqRequest{User: "A", Conversation: string(group), ReadSeq: 1 << 62, Device: "d"},
@@ -179,6 +213,7 @@ func TestEveryMethodIsFuzzed(t *testing.T) {
 	fuzzed := map[string]bool{
 		"Send": true, "Pull": true, "GetWatermarks": true, "SetReadSeq": true, "MarkMessagesRead": true, "MarkConversationRead": true,
 		"Join": true, "Leave": true, "Clear": true, "RaiseMinSeq": true, "Revoke": true,
+		"SyncConversations": true, "WhoHasRead": true, "SetConversationAttributes": true, "SetUnreadPolicy": true,
 	}
 	methods := v1.File_tidemark_v1_sync_proto.Services().ByName("SyncService").Methods()
 	for i := range methods.Len() {

@@ -40,11 +40,16 @@ var rules = map[string]rule{
 		return []party{{field: "message.sender", value: &m.Sender}}
 	}},
 	"Pull":                 userIs(func(r *v1.PullRequest) *string { return &r.User }),
+	"SyncConversations":    userIs(func(r *v1.SyncConversationsRequest) *string { return &r.User }),
+	"WhoHasRead":           userIs(func(r *v1.WhoHasReadRequest) *string { return &r.User }),
 	"GetWatermarks":        userIs(func(r *v1.GetWatermarksRequest) *string { return &r.User }),
 	"SetReadSeq":           userIs(func(r *v1.SetReadSeqRequest) *string { return &r.User }),
 	"MarkMessagesRead":     userIs(func(r *v1.MarkMessagesReadRequest) *string { return &r.User }),
 	"MarkConversationRead": userIs(func(r *v1.MarkConversationReadRequest) *string { return &r.User }),
 	"Clear":                userIs(func(r *v1.ClearRequest) *string { return &r.User }),
+
+	"SetConversationAttributes": userIs(func(r *v1.SetConversationAttributesRequest) *string { return &r.User }),
+
 	"Leave": {parties: func(req any) []party {
 		r := req.(*v1.LeaveRequest)
 		return []party{{field: "user", value: &r.User}, {field: "actor", value: &r.Actor, deployment: true}}
@@ -52,8 +57,9 @@ var rules = map[string]rule{
 	"Revoke": {parties: func(req any) []party {
 		return []party{{field: "actor", value: &req.(*v1.RevokeRequest).Actor, deployment: true}}
 	}},
-	"Join":        {admin: true},
-	"RaiseMinSeq": {admin: true},
+	"Join":            {admin: true},
+	"RaiseMinSeq":     {admin: true},
+	"SetUnreadPolicy": {admin: true},
 }
 
 // userIs is the rule of a request whose user acts.
@@ -134,7 +140,7 @@ func (s *Service) maySend(ctx context.Context, conv watermark.ConversationID, se
 // mayCommand refuses a user's command in a conversation that the user cannot
 // see: the owner's answer would tell that it is there.
 func (s *Service) mayCommand(ctx context.Context, in watermark.Input) error {
-	if s.callerOf(ctx).Admin || !slices.Contains([]watermark.Act{watermark.ActLeave, watermark.ActClear}, in.Act) {
+	if s.callerOf(ctx).Admin || !slices.Contains([]watermark.Act{watermark.ActLeave, watermark.ActClear, watermark.ActSetAttributes}, in.Act) {
 		return nil
 	}
 	_, err := s.lookOne(ctx, in.User, in.Conversation)

@@ -23,6 +23,7 @@ const (
 	reasonOtherUser       = "other_user"
 	reasonNotSender       = "not_sender"
 	reasonNotSingle       = "not_single"
+	reasonListMoved       = "list_moved"
 	reasonBusy            = "busy"
 	reasonInFlight        = "in_flight"
 	reasonRequests        = "requests"
@@ -70,8 +71,10 @@ func Reasons() []Reason {
 		{reasonNotSingle, connect.CodeFailedPrecondition, "The call is for single conversations."},
 		{watermark.ReasonNoSuchSeq, connect.CodeFailedPrecondition, "The conversation has no such seq."},
 		{watermark.ReasonWindowFull, connect.CodeFailedPrecondition, "The user joined and left too often."},
+		{watermark.ReasonAttributesFull, connect.CodeFailedPrecondition, "The member has set as many attributes as there may be."},
 		{watermark.ReasonSeqsExhausted, connect.CodeFailedPrecondition, "The conversation has no seq left."},
 		{watermark.ReasonWrongPartition, connect.CodeFailedPrecondition, "The record stood in the wrong partition of Kafka twice: partition counts differ."},
+		{reasonListMoved, connect.CodeAborted, "The walk over the list cannot go on. Begin it again, without the page token."},
 		{reasonRequests, connect.CodeResourceExhausted, "The user calls too often."},
 		{reasonBytes, connect.CodeResourceExhausted, "The user was sent too much."},
 		{reasonInFlight, connect.CodeResourceExhausted, "Too many calls of the user are being served."},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -44,6 +45,15 @@ type stalled struct{ fakeHot }
 func (stalled) Views(ctx context.Context, _ []syncapi.Ask) ([]watermark.View, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
+}
+
+// moving is a truth whose log is another one each time.
+type moving struct{ fakeTruth }
+
+func (m moving) List(ctx context.Context, u userID) (watermark.List, error) {
+	list, err := m.fakeTruth.List(ctx, u)
+	list.Log = fmt.Sprint("log ", m.count("List"))
+	return list, err
 }
 
 // atOnce does it five times together and gives one of the errors.
@@ -97,11 +107,22 @@ func TestEveryReason(t *testing.T) {
 			_, err := c.Send(ctx, &v1.SendRequest{Message: m})
 			return err
 		}, want: "too_large"},
-		"an owner cannot read it":  {set: refusing("undecodable"), call: sendA, want: "undecodable"},
-		"an owner: not a member":   {set: refusing("not_member"), call: sendA, want: "not_member"},
-		"an owner: id reused":      {set: refusing("id_reused"), call: sendA, want: "id_reused"},
-		"an owner: no such seq":    {set: refusing("no_such_seq"), call: sendA, want: "no_such_seq"},
-		"an owner: window full":    {set: refusing("window_full"), call: sendA, want: "window_full"},
+		"an owner cannot read it": {set: refusing("undecodable"), call: sendA, want: "undecodable"},
+		"an owner: not a member":  {set: refusing("not_member"), call: sendA, want: "not_member"},
+		"an owner: id reused":     {set: refusing("id_reused"), call: sendA, want: "id_reused"},
+		"an owner: no such seq":   {set: refusing("no_such_seq"), call: sendA, want: "no_such_seq"},
+		"an owner: window full":   {set: refusing("window_full"), call: sendA, want: "window_full"},
+		"an owner: attributes full": {set: refusing("attributes_full"), call: func(ctx context.Context, c client) error {
+			_, err := c.SetConversationAttributes(ctx, &v1.SetConversationAttributesRequest{User: "A", Conversation: string(single), Attributes: map[string]string{"x": "1"}})
+			return err
+		}, want: "attributes_full"},
+		"a list that moved": {set: func(w *world, c *syncapi.Config) { c.Truth = moving{fakeTruth{w}} }, call: func(ctx context.Context, c client) error {
+			res, err := c.SyncConversations(ctx, &v1.SyncConversationsRequest{User: "A", PageSize: 1})
+			for err == nil && res.NextPageToken != "" {
+				res, err = c.SyncConversations(ctx, &v1.SyncConversationsRequest{User: "A", PageSize: 1, PageToken: res.NextPageToken})
+			}
+			return err
+		}, want: "list_moved"},
 		"an owner: seqs exhausted": {set: refusing("seqs_exhausted"), call: sendA, want: "seqs_exhausted"},
 		"an owner: partition":      {set: refusing("wrong_partition"), call: sendA, want: "wrong_partition"},
 		"no token":                 {set: auth, call: all, want: "token_missing"},

@@ -24,8 +24,8 @@ type Ask = watermark.Ask
 // Span names the rows First..Last of a conversation.
 type Span = watermark.Span
 
-// Listed is a conversation in the list of a user.
-type Listed = watermark.Listed
+// List is all conversations of a user.
+type List = watermark.List
 
 // Hot is what Redis holds. Each call is one pipelined round trip.
 type Hot interface {
@@ -38,6 +38,8 @@ type Hot interface {
 	MergeMembers(ctx context.Context, loads []watermark.MemberLoad) (merged []bool, err error)
 	// RaiseReads raises Read and Receipt of the members.
 	RaiseReads(ctx context.Context, rows []watermark.MemberRow) error
+	// Readers gives the users whose read mark is at or above seq, a page at a time.
+	Readers(ctx context.Context, conv watermark.ConversationID, seq watermark.Seq, after watermark.Reader, limit int) (watermark.Readership, error)
 	// Answers gives for each key the owner's answer, nil where there is none yet.
 	Answers(ctx context.Context, keys []watermark.AnswerKey) ([]*watermark.Answer, error)
 }
@@ -48,8 +50,10 @@ type Truth interface {
 	Load(ctx context.Context, wants []watermark.Want) ([]*watermark.State, error)
 	// Messages gives the rows of at most 1,000 seqs that are there, ascending.
 	Messages(ctx context.Context, conv watermark.ConversationID, span watermark.Interval) ([]watermark.Message, error)
-	// ConversationsOf lists all conversations of a user, in any order.
-	ConversationsOf(ctx context.Context, user watermark.UserID) ([]Listed, error)
+	// List gives all conversations of a user, former ones too, in any order.
+	List(ctx context.Context, user watermark.UserID) (List, error)
+	// Peek gives last messages and mentions of many conversations.
+	Peek(ctx context.Context, peeks []watermark.Peek) ([]watermark.Peeked, error)
 }
 
 // Log appends to Kafka; each method returns after the acknowledgement.
@@ -190,6 +194,8 @@ type Service struct {
 	marks     *coalescer
 	warmer    *warmer
 	anomalies *anomalies
+	lists     *snapshots
+	rosters   chan struct{} // holds a token for each roster that is being read
 	health    *healthState
 	faults    throttle
 	limits    *limiter
@@ -216,6 +222,8 @@ func New(cfg Config) (*Service, error) {
 		marks:     newCoalescer(cfg, m),
 		warmer:    warmer,
 		anomalies: newAnomalies(cfg.Now, cfg.Logger, m),
+		lists:     newSnapshots(cfg.Now),
+		rosters:   make(chan struct{}, maxRosters),
 		health:    newHealthState(),
 		limits:    newLimiter(cfg, m),
 	}, nil

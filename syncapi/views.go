@@ -42,6 +42,27 @@ func (s *sight) edges() (first, last watermark.Seq) {
 // in one round trip, and from the truth in batches where Redis has nothing to
 // say. The error is that of Redis; an entry that cannot be loaded has its own.
 func (s *Service) look(ctx context.Context, user watermark.UserID, convs []watermark.ConversationID) (map[watermark.ConversationID]*sight, error) {
+	out, err := s.lookFor(ctx, user, convs, func(v *sight) bool { return v.Temperature != watermark.Warm })
+	var cold []watermark.ConversationID
+	for _, v := range out {
+		if v.Temperature == watermark.Cold && v.err == nil {
+			cold = append(cold, v.ID)
+		}
+	}
+	s.warmer.read(cold)
+	return out, err
+}
+
+// lookWhole is look for who needs to be sure that everything is in it that was
+// appended before the call. Redis alone does not say that: a mark is raised
+// there after it was appended. Who looks at a list reads no conversation, so it
+// warms none.
+func (s *Service) lookWhole(ctx context.Context, user watermark.UserID, convs []watermark.ConversationID) (map[watermark.ConversationID]*sight, error) {
+	return s.lookFor(ctx, user, convs, func(*sight) bool { return true })
+}
+
+// lookFor reads from the truth those that lacks tells.
+func (s *Service) lookFor(ctx context.Context, user watermark.UserID, convs []watermark.ConversationID, lacks func(*sight) bool) (map[watermark.ConversationID]*sight, error) {
 	out := make(map[watermark.ConversationID]*sight, len(convs))
 	asks := make([]Ask, 0, len(convs))
 	for _, c := range convs {
@@ -66,7 +87,7 @@ func (s *Service) look(ctx context.Context, user watermark.UserID, convs []water
 		v.Member.User = user
 		out[ask.Conversation] = v
 		s.metrics.views.WithLabelValues(temperatureWord(v.Temperature)).Inc()
-		if v.Temperature != watermark.Warm || v.hidden() {
+		if lacks(v) || v.hidden() {
 			missing = append(missing, v)
 		}
 	}
@@ -76,13 +97,6 @@ func (s *Service) look(ctx context.Context, user watermark.UserID, convs []water
 	for _, v := range out {
 		s.admit(v)
 	}
-	var cold []watermark.ConversationID
-	for _, v := range missing {
-		if v.Temperature == watermark.Cold && v.err == nil {
-			cold = append(cold, v.ID)
-		}
-	}
-	s.warmer.read(cold)
 	return out, nil
 }
 
@@ -96,7 +110,8 @@ func (s *Service) lookOne(ctx context.Context, user watermark.UserID, conv water
 	return v, v.err
 }
 
-// load fills in cold and partial views from the truth.
+// load fills in views from the truth: all of a cold one, the members of a
+// partial one, and in a warm one what Redis was not told yet.
 func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sight) {
 	wants := make([]watermark.Want, len(batch))
 	for i, v := range batch {
@@ -116,10 +131,14 @@ func (s *Service) load(ctx context.Context, user watermark.UserID, batch []*sigh
 	}
 	var loads []watermark.MemberLoad
 	for i, v := range batch {
-		if v.Temperature == watermark.Partial {
+		switch v.Temperature {
+		case watermark.Partial:
 			if load := v.complete(states[i], wants[i].Users); !v.hidden() {
 				loads = append(loads, load)
 			}
+			continue
+		case watermark.Warm:
+			v.add(states[i])
 			continue
 		}
 		v.View = states[i].ViewOf(user)
@@ -187,11 +206,7 @@ func (s *Service) tell(ctx context.Context, loads []watermark.MemberLoad) {
 // conversation itself stands: it may be newer. Merging is by version and by max
 // on both sides, so nothing that the owner did in between is lost.
 func (v *sight) complete(st *watermark.State, wanted []watermark.UserID) watermark.MemberLoad {
-	loaded := st.ViewOf(v.Member.User)
-	v.Conversation.Merge(loaded.Conversation)
-	v.Member.Merge(loaded.Member)
-	v.PeerReceipt = max(v.PeerReceipt, loaded.PeerReceipt)
-	v.PeerWindow = loaded.PeerWindow
+	v.PeerWindow = v.add(st).PeerWindow
 	out := watermark.MemberLoad{
 		Conversation: v.ID, Token: v.Token, Complete: st.Complete,
 		Members: slices.Collect(maps.Values(st.Members)),
@@ -202,6 +217,15 @@ func (v *sight) complete(st *watermark.State, wanted []watermark.UserID) waterma
 		}
 	}
 	return out
+}
+
+// add merges what the truth says into a view of Redis.
+func (v *sight) add(st *watermark.State) watermark.View {
+	loaded := st.ViewOf(v.Member.User)
+	v.Conversation.Merge(loaded.Conversation)
+	v.Member.Merge(loaded.Member)
+	v.PeerReceipt = max(v.PeerReceipt, loaded.PeerReceipt)
+	return loaded
 }
 
 // admit decides whether the user may see anything at all, and what.

@@ -1,7 +1,6 @@
 package syncapi
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -75,50 +74,50 @@ func (s *Service) allWatermarks(ctx context.Context, user watermark.UserID, req 
 	if size <= 0 {
 		size = defaultListPage
 	}
-	list, err := s.cfg.Truth.ConversationsOf(ctx, user)
+	all, err := s.cfg.Truth.List(ctx, user)
 	if err != nil {
 		return nil, err
+	}
+	list := make([]snapshotItem, len(all.Entries))
+	for i := range all.Entries {
+		c := &all.Entries[i].Conversation
+		list[i] = snapshotItem{c.ID, c.LastTime}
 	}
 	page, rest := at.page(list, int(min(size, maxListPage)))
 	return s.listPage(ctx, user, at, page, rest, latest(list))
 }
 
 // page gives the next size conversations of the walk, and how many follow.
-func (t pageToken) page(list []Listed, size int) (page []Listed, rest int) {
-	var ahead []Listed
+func (t pageToken) page(list []snapshotItem, size int) (page []snapshotItem, rest int) {
+	var ahead []snapshotItem
 	for _, l := range list {
-		if l.LastTime > t.floor && t.before(l) {
+		if l.time > t.floor && t.before(l) {
 			ahead = append(ahead, l)
 		}
 	}
-	slices.SortFunc(ahead, later)
+	slices.SortFunc(ahead, laterItem)
 	n := min(size, len(ahead))
 	return ahead[:n], len(ahead) - n
 }
 
 // before tells whether l comes after what the token's pages have served.
-func (t pageToken) before(l Listed) bool {
-	return t.conv == "" || later(Listed{Conversation: t.conv, LastTime: t.time}, l) < 0
+func (t pageToken) before(l snapshotItem) bool {
+	return t.conv == "" || laterItem(snapshotItem{t.conv, t.time}, l) < 0
 }
 
-// later sorts the latest first.
-func later(a, b Listed) int {
-	return cmp.Or(cmp.Compare(b.LastTime, a.LastTime), cmp.Compare(a.Conversation, b.Conversation))
-}
-
-func latest(list []Listed) int64 {
+func latest(list []snapshotItem) int64 {
 	top := int64(math.MinInt64)
 	for _, l := range list {
-		top = max(top, l.LastTime)
+		top = max(top, l.time)
 	}
 	return top
 }
 
 // listPage answers with page, or with as much of it as an answer carries.
-func (s *Service) listPage(ctx context.Context, user watermark.UserID, at pageToken, page []Listed, rest int, top int64) (*v1.GetWatermarksResponse, error) {
+func (s *Service) listPage(ctx context.Context, user watermark.UserID, at pageToken, page []snapshotItem, rest int, top int64) (*v1.GetWatermarksResponse, error) {
 	convs := make([]watermark.ConversationID, len(page))
 	for i, l := range page {
-		convs[i] = l.Conversation
+		convs[i] = l.conv
 	}
 	seen, err := s.look(ctx, user, convs)
 	if err != nil {
@@ -127,14 +126,16 @@ func (s *Service) listPage(ctx context.Context, user watermark.UserID, at pageTo
 	res := new(v1.GetWatermarksResponse)
 	bytes, served := 0, 0
 	for _, l := range page {
-		v := seen[l.Conversation]
+		v := seen[l.conv]
 		if isUnknown(v.err) {
 			served++ // a closed group in which the user only sent
 			continue
 		}
-		w := s.watermarksOf(ctx, v, l.Conversation)
+		w := s.watermarksOf(ctx, v, l.conv)
 		// Redis may not know the time, and the truth not the newest one.
-		w.LastTimeMs = max(w.LastTimeMs, l.LastTime)
+		if w.LastTimeMs > 0 {
+			w.LastTimeMs = max(w.LastTimeMs, l.time)
+		}
 		bytes += proto.Size(w)
 		if bytes > s.cfg.PageBytes && len(res.Watermarks) > 0 {
 			break
@@ -148,7 +149,7 @@ func (s *Service) listPage(ctx context.Context, user watermark.UserID, at pageTo
 
 // after gives the token of what follows a page; more is how many conversations
 // are still ahead in this walk, top the latest time in the list now.
-func (t pageToken) after(served []Listed, more int, top int64) *pageToken {
+func (t pageToken) after(served []snapshotItem, more int, top int64) *pageToken {
 	first := t.conv == ""
 	if first {
 		t.top = top
@@ -156,7 +157,7 @@ func (t pageToken) after(served []Listed, more int, top int64) *pageToken {
 	switch {
 	case more > 0:
 		last := served[len(served)-1]
-		t.time, t.conv = last.LastTime, last.Conversation
+		t.time, t.conv = last.time, last.conv
 		return &t
 	case !first && top > t.top:
 		return &pageToken{time: math.MaxInt64, floor: t.top}
@@ -185,9 +186,11 @@ func (s *Service) watermarksOf(ctx context.Context, v *sight, conv watermark.Con
 	out.Unread = watermark.Unread(v.visible, v.Member.Read, v.Member.Own)
 	out.PeerReceiptSeq = int64(v.PeerReceipt)
 	out.RepairNumber, out.RepairFrom = v.Repair.Number, int64(v.Repair.From)
-	out.LastTimeMs = v.LastTime
+	if v.Member.Open() { // who left does not learn that it went on
+		out.LastTimeMs = v.LastTime
+	}
 	out.Visible = convert.RangesToAPI(v.visible)
 	out.Membership = v.Member.LastMembership
-	out.Member = v.Member.Open() && (v.Member.Known() || v.ID.Single())
+	out.Member = v.Member.Listed(conv)
 	return out
 }

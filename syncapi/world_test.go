@@ -1,6 +1,7 @@
 package syncapi_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,11 @@ type world struct {
 	beforeMessages              func() // runs once, between a call's bounds and its rows
 	beforeLoad                  func() // runs once, before a load
 
+	logName string
+	ends    []int64 // of the partitions of the log
+
 	calls   map[string]int
+	peeks   int
 	appends [][]watermark.ReadAdvanced // one for each record of marks
 	keys    int                        // answers asked for
 	loads   [][]watermark.Want
@@ -71,6 +76,10 @@ type talk struct {
 	hotFrom seq // rows below it are not in Redis
 	lost    map[seq]bool
 	unknown map[userID]bool // members that Redis does not know
+	// complete says that Redis knows all members.
+	complete bool
+	// stale are members as Redis still has them, while the log knows better.
+	stale map[userID]watermark.Member
 }
 
 func newWorld() *world {
@@ -78,7 +87,17 @@ func newWorld() *world {
 		convs:   make(map[convID]*talk),
 		answers: make(map[watermark.AnswerKey]watermark.Answer),
 		calls:   make(map[string]int),
+		logName: "log", ends: make([]int64, 3),
 	}
+}
+
+func (w *world) partition(id convID) int32 { return int32(id[len(id)-1]) % int32(len(w.ends)) }
+
+// appendLocked gives the place of a record about id on the log, plus 1.
+func (w *world) appendLocked(id convID) int64 {
+	end := &w.ends[w.partition(id)]
+	*end++
+	return *end
 }
 
 func (w *world) talkLocked(id convID) *talk {
@@ -152,9 +171,12 @@ func (w *world) sendLocked(t *talk, m watermark.Message) watermark.Answer {
 	}
 	t.Max++
 	m.Seq = t.Max
+	t.ChangedAt = w.appendLocked(t.ID)
 	t.rows[m.Seq] = m
 	t.ids[key] = watermark.Sent{Seq: m.Seq, Hash: m.Hash}
 	t.LastTime++
+	m.RecordTime = t.LastTime
+	t.rows[m.Seq] = m
 	if w.policy == watermark.KeepOnSend {
 		sender.Merge(watermark.Member{User: m.Sender, Own: []seq{m.Seq}})
 	} else {
@@ -187,6 +209,14 @@ func (w *world) decideLocked(in watermark.Input) watermark.Answer {
 		m, out.Changed = m.Leave(in.OpID, t.Max, in.Membership)
 	case watermark.ActClear:
 		m, out.Changed = m.Clear(in.OpID, t.Max)
+	case watermark.ActSetAttributes:
+		if !m.Listed(in.Conversation) {
+			return watermark.Answer{Verdict: watermark.Refused, Reason: watermark.ReasonNotMember}
+		}
+		m, out.Changed, full = m.SetAttributes(in.OpID, t.Max, in.Attributes)
+	case watermark.ActSetPolicy:
+		out.Changed = t.Override.Choice != in.Policy
+		t.Override = watermark.PolicyChanged{Version: t.Override.Version + 1, Choice: in.Policy}
 	case watermark.ActRaiseMin:
 		if in.Seq > t.Max+1 {
 			return watermark.Answer{Verdict: watermark.Refused, Reason: watermark.ReasonNoSuchSeq}
@@ -203,6 +233,13 @@ func (w *world) decideLocked(in watermark.Input) watermark.Answer {
 	}
 	if full {
 		return watermark.Answer{Verdict: watermark.Refused, Reason: watermark.ReasonWindowFull}
+	}
+	switch at := w.appendLocked(t.ID); {
+	case in.Act == watermark.ActWarm: // of which nothing is to be known
+	case in.User != "":
+		m.ChangedAt = at
+	default:
+		t.ChangedAt = at
 	}
 	if in.User != "" {
 		t.members[in.User] = m
@@ -265,6 +302,7 @@ func (h fakeHot) viewLocked(a syncapi.Ask) watermark.View {
 		return watermark.View{Temperature: watermark.Cold}
 	}
 	st := t.stateLocked()
+	maps.Copy(st.Members, t.stale)
 	for _, m := range t.marks {
 		st.MergeMember(m)
 	}
@@ -289,6 +327,7 @@ func (t *talk) stateLocked() *watermark.State {
 	st := watermark.NewState(t.ID)
 	st.Conversation = t.Conversation
 	st.Members = maps.Clone(t.members)
+	st.Complete = true
 	return st
 }
 
@@ -360,6 +399,7 @@ func (h fakeHot) MergeMembers(ctx context.Context, loads []watermark.MemberLoad)
 		for _, u := range l.Absent {
 			delete(t.unknown, u)
 		}
+		t.complete = t.complete || l.Complete
 	}
 	return merged, nil
 }
@@ -379,6 +419,35 @@ func (h fakeHot) RaiseReads(ctx context.Context, rows []watermark.MemberRow) err
 		}
 	}
 	return nil
+}
+
+func (h fakeHot) Readers(ctx context.Context, id convID, s seq, after watermark.Reader, limit int) (out watermark.Readership, err error) {
+	leave, err := h.enter(ctx, "Readers")
+	if err != nil {
+		return out, err
+	}
+	defer leave()
+	t := h.convs[id]
+	if t == nil || !t.warm || !t.complete {
+		return out, nil
+	}
+	out.Known = true
+	var list []watermark.Reader
+	for u, m := range t.stateLocked().Members {
+		m.Merge(t.marks[u])
+		if m.Read < s {
+			continue
+		}
+		out.Count++
+		if m.Read > after.Read || m.Read == after.Read && u > after.User {
+			list = append(list, watermark.Reader{User: u, Read: m.Read, Window: m.Window()})
+		}
+	}
+	slices.SortFunc(list, func(a, b watermark.Reader) int {
+		return cmp.Or(cmp.Compare(a.Read, b.Read), cmp.Compare(a.User, b.User))
+	})
+	out.Readers = list[:min(len(list), limit)]
+	return out, nil
 }
 
 func (h fakeHot) Answers(ctx context.Context, keys []watermark.AnswerKey) ([]*watermark.Answer, error) {
@@ -441,18 +510,45 @@ func (f fakeTruth) Messages(_ context.Context, id convID, span watermark.Interva
 	return t.readLocked(span), nil
 }
 
-func (f fakeTruth) ConversationsOf(_ context.Context, u userID) ([]syncapi.Listed, error) {
+func (f fakeTruth) List(_ context.Context, u userID) (out watermark.List, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.calls["ConversationsOf"]++
+	f.calls["List"]++
+	if f.truthDown {
+		return out, errDown
+	}
+	out.Log, out.Ends = f.logName, slices.Clone(f.ends)
+	for id, t := range f.convs {
+		m, ok := t.members[u]
+		if _, peer := id.Peer(u); ok || peer && t.Max > 0 {
+			m.User = u
+			out.Entries = append(out.Entries, watermark.Listed{Conversation: t.Conversation, Member: m, Partition: f.partition(id)})
+		}
+	}
+	return out, nil
+}
+
+func (f fakeTruth) Peek(_ context.Context, peeks []watermark.Peek) ([]watermark.Peeked, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls["Peek"]++
+	f.peeks += len(peeks)
 	if f.truthDown {
 		return nil, errDown
 	}
-	var out []syncapi.Listed
-	for id, t := range f.convs {
-		_, ok := t.members[u]
-		if _, peer := id.Peer(u); ok || peer {
-			out = append(out, syncapi.Listed{Conversation: id, LastTime: t.LastTime})
+	out := make([]watermark.Peeked, len(peeks))
+	for i, p := range peeks {
+		t := f.convs[p.Conversation]
+		if t == nil {
+			continue
+		}
+		if m, ok := t.rows[p.Last]; ok && !t.lost[p.Last] {
+			out[i].Last = &m
+		}
+		for s := seq(1); s <= t.Max; s++ {
+			if m := t.rows[s]; p.Mentions.Contains(s) && slices.Contains(m.Mentions, p.User) && len(out[i].Mentions) < watermark.MaxMentions {
+				out[i].Mentions = append(out[i].Mentions, s)
+			}
 		}
 	}
 	return out, nil
@@ -508,10 +604,16 @@ func (l fakeLog) AppendMarks(ctx context.Context, id convID, marks []watermark.R
 	defer l.mu.Unlock()
 	l.appends = append(l.appends, slices.Clone(marks))
 	t := l.talkLocked(id)
+	at := l.appendLocked(id)
 	for _, r := range marks {
 		m := t.memberLocked(r.User)
-		m.Merge(watermark.Member{User: r.User, Read: r.Read, Receipt: r.Receipt})
+		m.Merge(watermark.Member{User: r.User, Read: r.Read, Receipt: r.Receipt, ChangedAt: at})
 		t.members[r.User] = m
+		if peer, ok := id.Peer(r.User); ok && r.Receipt > 0 {
+			m := t.memberLocked(peer)
+			m.ChangedAt = at
+			t.members[peer] = m
+		}
 	}
 	return nil
 }

@@ -4,14 +4,16 @@ package watermark
 type Act int
 
 const (
-	ActSend       Act = iota // give Message a seq
-	ActJoin                  // open a window for User
-	ActLeave                 // close User's window: leave or kick
-	ActClear                 // hide the past from User
-	ActRaiseMin              // delete below Seq for everybody
-	ActRevoke                // turn the message at Seq into a tombstone
-	ActResequence            // give Message, which lost its place at Seq, another one; or decide again the op of Member
-	ActWarm                  // make the conversation warm, nothing else
+	ActSend          Act = iota // give Message a seq
+	ActJoin                     // open a window for User
+	ActLeave                    // close User's window: leave or kick
+	ActClear                    // hide the past from User
+	ActRaiseMin                 // delete below Seq for everybody
+	ActRevoke                   // turn the message at Seq into a tombstone
+	ActResequence               // give Message, which lost its place at Seq, another one; or decide again the op of Member
+	ActWarm                     // make the conversation warm, nothing else
+	ActSetAttributes            // set Attributes of User
+	ActSetPolicy                // let Policy hold from here on
 )
 
 // Input is one record of the toRedis topic, decoded: something that the owner
@@ -30,12 +32,15 @@ type Input struct {
 	Time  int64  // record time, milliseconds since 1970
 
 	Message    *Message // ActSend, ActResequence
-	User       UserID   // ActJoin, ActLeave, ActClear
+	User       UserID   // ActJoin, ActLeave, ActClear, ActSetAttributes
 	History    History  // ActJoin
 	Seq        Seq      // ActJoin from, ActRaiseMin, ActRevoke; ActResequence: the seq that was lost
 	Membership int32    // ActLeave
 	Repair     int64    // ActResequence: the number to reach
 	Member     *Member  // ActResequence: the member state that lost
+	// Attributes are those to set, an empty value removes one: ActSetAttributes.
+	Attributes map[string]string
+	Policy     PolicyChoice // ActSetPolicy
 }
 
 // Verdict says what the owner made of an input.
@@ -64,6 +69,7 @@ const (
 	ReasonIDReused       = "id_reused"       // same client message id, other content
 	ReasonNoSuchSeq      = "no_such_seq"     // a revoke or a minimum beyond the maximum
 	ReasonWindowFull     = "window_full"     // MaxMemberships reached, or the version or number at its end
+	ReasonAttributesFull = "attributes_full" // MaxAttributes reached
 	ReasonSeqsExhausted  = "seqs_exhausted"  // MaxSeq reached
 	ReasonUndecodable    = "undecodable"     // not a message at all
 	ReasonInvalid        = "invalid"         // a field breaks its rule
@@ -84,6 +90,11 @@ type Outcome struct {
 	Changed bool
 	// Member is the state of the command's user after it.
 	Member *Member
+	// Policy is the one that holds for a message, and for what comes after a
+	// command.
+	Policy UnreadPolicy
+	// Override is what the conversation says of the policy after ActSetPolicy.
+	Override PolicyChanged
 	// Advance is set when the input raised a mark that must be appended: the
 	// list of own messages outgrew MaxOwn.
 	Advance *ReadAdvanced
@@ -108,8 +119,8 @@ func (o *Outcome) Answer() Answer {
 
 // Events gives what must be appended to the sequenced log for input in, in
 // order; none for Resent, Known and Refused, nor for a command of which
-// nothing needs to be known. policy is the one that held.
-func (o *Outcome) Events(in *Input, policy UnreadPolicy) []Event {
+// nothing needs to be known.
+func (o *Outcome) Events(in *Input) []Event {
 	if o.Verdict != Accepted && o.Verdict != Again {
 		return nil
 	}
@@ -119,17 +130,21 @@ func (o *Outcome) Events(in *Input, policy UnreadPolicy) []Event {
 		if in.Message != nil && o.Seq > 0 {
 			m := *in.Message
 			m.Seq = o.Seq
-			out = append(out, MessagesSequenced{Policy: policy, Messages: []Message{m}})
+			out = append(out, MessagesSequenced{Policy: o.Policy, Messages: []Message{m}})
 		}
 		if o.Member != nil {
 			out = append(out, WindowChanged{Member: *o.Member, Cause: "resequence"})
 		}
-	case ActJoin, ActLeave, ActClear:
+	case ActJoin, ActLeave, ActClear, ActSetAttributes:
 		out = append(out, WindowChanged{Member: *o.Member, Cause: in.Act.cause(), Actor: in.Actor})
 	case ActRaiseMin:
 		out = append(out, MinSeqRaised{Min: o.Min})
 	case ActRevoke:
 		out = append(out, Revoked{Seq: in.Seq, By: in.Actor, Time: in.Time})
+	case ActSetPolicy:
+		if o.Override.Version > 0 { // else nothing was ever said
+			out = append(out, o.Override)
+		}
 	}
 	if o.Advance != nil {
 		out = append(out, *o.Advance)
@@ -148,6 +163,8 @@ func (a Act) cause() string {
 		return "leave"
 	case ActClear:
 		return "clear"
+	case ActSetAttributes:
+		return "attributes"
 	}
 	return ""
 }

@@ -56,12 +56,60 @@ type Repaired struct {
 	From   Seq
 }
 
+// PolicyChanged says how a conversation counts own messages from here on. The
+// zero value says nothing: the deployment's default holds.
+type PolicyChanged struct {
+	Version int64 // raised by one with every change; the highest one stands
+	Choice  PolicyChoice
+}
+
+// MaxPolicyVersion is the highest version of a PolicyChanged, so that its code
+// is exact in a double.
+const MaxPolicyVersion = 1<<51 - 1
+
+// PolicyChoice is what a conversation says about the unread policy.
+type PolicyChoice int
+
+const (
+	ChooseDefault PolicyChoice = iota // the deployment's
+	ChooseAdvance                     // AdvanceOnSend
+	ChooseKeep                        // KeepOnSend
+)
+
+// Policy gives the policy that holds where def is the deployment's.
+func (p PolicyChanged) Policy(def UnreadPolicy) UnreadPolicy {
+	switch p.Choice {
+	case ChooseAdvance:
+		return AdvanceOnSend
+	case ChooseKeep:
+		return KeepOnSend
+	}
+	return def
+}
+
+// Merge keeps the one with the higher version.
+func (p *PolicyChanged) Merge(o PolicyChanged) {
+	if o.Version > p.Version {
+		*p = o
+	}
+}
+
+// Code gives p as one number that is the higher the higher its version, so
+// that a store can merge it by max; PolicyFromCode is the way back.
+func (p PolicyChanged) Code() int64 { return p.Version<<2 | int64(p.Choice) }
+
+// PolicyFromCode reads what Code gave.
+func PolicyFromCode(n int64) PolicyChanged {
+	return PolicyChanged{Version: n >> 2, Choice: PolicyChoice(n & 3)}
+}
+
 func (MessagesSequenced) event() {}
 func (WindowChanged) event()     {}
 func (MinSeqRaised) event()      {}
 func (Revoked) event()           {}
 func (ReadAdvanced) event()      {}
 func (Repaired) event()          {}
+func (PolicyChanged) event()     {}
 
 // Record is one record of the sequenced log.
 type Record struct {

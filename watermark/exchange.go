@@ -8,7 +8,8 @@ type Batch struct {
 	Conversation ConversationID
 	// Floor is the last acknowledged seq that the owner gave; a lower counter
 	// means that Redis lost something. 0: the owner does not know.
-	Floor  Seq
+	Floor Seq
+	// Policy is the deployment's; what the conversation itself says goes before.
 	Policy UnreadPolicy
 	Inputs []Input
 	// Place is where the batch stands among those of its owner. Once it is
@@ -213,8 +214,83 @@ type PushMark struct {
 	Offset int64
 }
 
+// List is all conversations in which a user has a member row, former ones too,
+// the latest message first, by id where two have the same last time.
+type List struct {
+	// Log names the incarnation of the sequenced log. Offsets of two logs have
+	// nothing to do with one another.
+	Log string
+	// Ends are, by partition of the sequenced log, the offsets below which
+	// everything is in Entries. They may know more.
+	Ends    []int64
+	Entries []Listed
+}
+
 // Listed is a conversation in the list of a user.
 type Listed struct {
+	Conversation Conversation
+	Member       Member // whole
+	Partition    int32  // of the sequenced log
+}
+
+// InList tells whether the member row of l is that of a member now, who has
+// the conversation in its list: one of the two of a single conversation who did
+// not leave it, or of a group who joined it and did not leave.
+func (l *Listed) InList() bool { return l.Member.Listed(l.Conversation.ID) }
+
+// Changed tells whether anything that the user of l sees of it in the list
+// stands at or above offset on its partition of the sequenced log. What goes on
+// in a conversation after somebody left it is nothing that it sees.
+func (l *Listed) Changed(offset int64) bool {
+	return l.Member.ChangedAt > offset || l.InList() && l.Conversation.ChangedAt > offset
+}
+
+// MaxMentions is how many mentions of a user are looked for in one
+// conversation.
+const MaxMentions = 100
+
+// Peek asks for what the list of a user shows of a conversation beside its
+// numbers.
+type Peek struct {
 	Conversation ConversationID
-	LastTime     int64 // of its latest message, milliseconds since 1970
+	User         UserID
+	// Last is the seq of the message that is wanted; 0: none.
+	Last Seq
+	// Mentions are the seqs among which mentions of User are wanted.
+	Mentions Intervals
+}
+
+// Peeked answers a Peek.
+type Peeked struct {
+	// Last is nil where the message is nowhere.
+	Last *Message
+	// Mentions are seqs of messages of others that mention the user, ascending:
+	// all of them, or any MaxMentions.
+	Mentions []Seq
+}
+
+// TailPeek is what the tail of the sequenced log has of a Peek.
+type TailPeek struct {
+	Peeked
+	// Revokes are all that it has of the conversation, of messages that only
+	// history has too; of two of one message the first in the log.
+	Revokes map[Seq]Revoked
+}
+
+// Reader is a user, how far it has read, and what it may see.
+type Reader struct {
+	User   UserID
+	Read   Seq
+	Window Intervals
+}
+
+// Readership is who has read a seq, windows aside.
+type Readership struct {
+	// Known is false where Redis does not know all members of the conversation:
+	// nothing else is set then, and the truth answers.
+	Known bool
+	// Count is how many users have a read mark at or above the seq.
+	Count int64
+	// Readers is one page of them, by ascending (Read, User).
+	Readers []Reader
 }

@@ -12,10 +12,16 @@ type Conversation struct {
 	Inputs map[Partition]int64
 	// Policy is the one that held for the last message.
 	Policy UnreadPolicy
-	Repair Repaired
+	// Override is what the conversation says about the policy of messages that
+	// come.
+	Override PolicyChanged
+	Repair   Repaired
 	// LastTime is the record time of the latest message, in milliseconds since
 	// 1970.
 	LastTime int64
+	// ChangedAt is the offset on the sequenced log of the last record that
+	// changed what everybody sees of the conversation, plus 1; 0: none.
+	ChangedAt int64
 }
 
 // Merge takes over what o knows and c does not: bounds, inputs and times by
@@ -28,6 +34,8 @@ func (c *Conversation) Merge(o Conversation) {
 	c.Min = max(c.Min, o.Min)
 	c.Max = max(c.Max, o.Max)
 	c.LastTime = max(c.LastTime, o.LastTime)
+	c.ChangedAt = max(c.ChangedAt, o.ChangedAt)
+	c.Override.Merge(o.Override)
 	c.Repair.Merge(o.Repair)
 	for p, off := range o.Inputs {
 		c.decide(Origin{p, off})
@@ -103,21 +111,30 @@ func (s *State) Apply(rec Record) {
 
 func (s *State) apply(e Event, offset int64) {
 	switch e := e.(type) {
-	case MessagesSequenced:
-		for i := range e.Messages {
-			s.applyMessage(&e.Messages[i], e.Policy)
-		}
 	case WindowChanged:
 		m := e.Member
 		m.ChangedAt = offset + 1
 		s.MergeMember(m)
+		return
+	case ReadAdvanced:
+		s.MergeMember(Member{User: e.User, Read: e.Read, Receipt: e.Receipt, ChangedAt: offset + 1})
+		// What the peer sees of the conversation changed too.
+		if peer, ok := s.ID.Peer(e.User); ok && e.Receipt > 0 {
+			s.MergeMember(Member{User: peer, ChangedAt: offset + 1})
+		}
+		return
+	case MessagesSequenced:
+		for i := range e.Messages {
+			s.applyMessage(&e.Messages[i], e.Policy)
+		}
 	case MinSeqRaised:
 		s.Min = max(s.Min, e.Min)
-	case ReadAdvanced:
-		s.MergeMember(Member{User: e.User, Read: e.Read, Receipt: e.Receipt})
 	case Repaired:
 		s.Repair.Merge(e)
+	case PolicyChanged:
+		s.Override.Merge(e)
 	}
+	s.ChangedAt = max(s.ChangedAt, offset+1)
 }
 
 func (s *State) applyMessage(m *Message, policy UnreadPolicy) {

@@ -26,7 +26,14 @@ func history(t *rapid.T) []wm.Record {
 	for i := range rapid.IntRange(1, 25).Draw(t, "records") {
 		rec := wm.Record{Conversation: "single:A:B", Offset: int64(i), Inputs: []wm.Origin{{Partition: in, Offset: int64(i * 2)}}}
 		u := rapid.SampledFrom([]wm.UserID{"A", "B"}).Draw(t, "user")
-		switch rapid.IntRange(0, 5).Draw(t, "kind") {
+		switch rapid.IntRange(0, 7).Draw(t, "kind") {
+		case 6:
+			rec.Events = append(rec.Events, wm.PolicyChanged{Version: int64(i + 1), Choice: wm.PolicyChoice(i % 3)})
+		case 7:
+			m, _, _ := members[u].SetAttributes(fmt.Sprint("op", i), seq, map[string]string{"pinned": fmt.Sprint(i % 3), "x": ""})
+			m.User = u
+			members[u] = m
+			rec.Events = append(rec.Events, wm.WindowChanged{Member: m, Cause: "attributes"})
 		case 0, 1:
 			run := wm.MessagesSequenced{Policy: wm.UnreadPolicy(rapid.IntRange(0, 1).Draw(t, "policy"))}
 			for range rapid.IntRange(1, 3).Draw(t, "run") {

@@ -1,10 +1,25 @@
 package watermark
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // MaxMemberships bounds the intervals of one member's window. A Join beyond it
 // is refused; a Clear, or a Join with all of the history, makes room.
 const MaxMemberships = 256
+
+// Bounds of a member's attributes: how many stand, and how many bytes a name
+// and a value have.
+const (
+	MaxAttributes      = 16
+	MaxAttributeName   = 32
+	MaxAttributeLength = 256
+)
+
+// AttributeMuted keeps a conversation out of the total of unread messages that
+// are to be noticed. It is the only attribute that means anything here.
+const AttributeMuted = "muted"
 
 // KeptOps is how many op ids a member keeps, so that a repeated command is
 // recognised.
@@ -47,13 +62,17 @@ type Member struct {
 	// the number is kept here.
 	LastMembership int32
 	Ops            []AppliedOp // oldest first, at most KeptOps
-	Read           Seq         // read watermark, only rises
-	Receipt        Seq         // single conversations: what the peer was told
+	// Attributes are what the member set about the conversation, at most
+	// MaxAttributes, never an empty value. The version counts them too.
+	Attributes map[string]string
+	Read       Seq // read watermark, only rises
+	Receipt    Seq // single conversations: what the peer was told
 	// Own lists the member's own messages above Read under KeepOnSend,
 	// ascending, at most MaxOwn.
 	Own []Seq
-	// ChangedAt is the offset on the sequenced log of the last change of the
-	// member's windows, plus 1; 0: none.
+	// ChangedAt is the offset on the sequenced log of the last record about the
+	// member, plus 1: its windows, its marks, in a single conversation the peer's
+	// receipt. 0: none. What it sends itself changes the conversation.
 	ChangedAt int64
 }
 
@@ -68,6 +87,12 @@ func (m *Member) Open() bool {
 	}
 	n := len(m.Memberships)
 	return n > 0 && m.Memberships[n-1].Number == m.LastMembership && m.Memberships[n-1].Upper == 0
+}
+
+// Listed tells whether m has conv in its list of conversations: a member now,
+// one of the two of a single conversation from its first message on.
+func (m *Member) Listed(conv ConversationID) bool {
+	return m.Open() && (m.Known() || conv.Single())
 }
 
 // Window gives what m may see, before the conversation's bounds: 1..MaxSeq for
@@ -176,6 +201,43 @@ func (m Member) Clear(op string, edge Seq) (out Member, changed bool) {
 	return out, changed
 }
 
+// SetAttributes sets attributes and records op: an empty value removes one,
+// those that set does not name stay. full tells that more than MaxAttributes
+// would stand; then nothing is changed.
+func (m Member) SetAttributes(op string, edge Seq, set map[string]string) (out Member, changed, full bool) {
+	next := maps.Clone(m.Attributes)
+	for k, v := range set {
+		if next[k] == v {
+			continue
+		}
+		changed = true
+		if v == "" {
+			delete(next, k)
+			continue
+		}
+		if next == nil {
+			next = make(map[string]string)
+		}
+		next[k] = v
+	}
+	if len(next) > MaxAttributes {
+		return m, false, true
+	}
+	if len(next) == 0 {
+		next = nil
+	}
+	out = m.decided(op, edge)
+	out.settle()
+	out.Attributes = next
+	return out, changed, false
+}
+
+// SameState tells whether a and b are the same in what a version counts.
+func (m *Member) SameState(o *Member) bool {
+	return m.LastMembership == o.LastMembership && slices.Equal(m.Memberships, o.Memberships) &&
+		slices.Equal(m.Ops, o.Ops) && maps.Equal(m.Attributes, o.Attributes)
+}
+
 // RaiseRead raises the read watermark, never lowers it, and drops own messages
 // that it passes.
 func (m *Member) RaiseRead(read Seq) {
@@ -202,6 +264,7 @@ func (m *Member) Merge(o Member) {
 		m.Memberships = slices.Clone(o.Memberships)
 		m.LastMembership = o.LastMembership
 		m.Ops = slices.Clone(o.Ops)
+		m.Attributes = maps.Clone(o.Attributes)
 	}
 	if len(o.Own) > 0 {
 		m.Own = append(slices.Clone(m.Own), o.Own...)

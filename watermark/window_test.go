@@ -244,6 +244,7 @@ func member(t *rapid.T, label string) wm.Member {
 	for i := range m.Version {
 		m.Memberships = append(m.Memberships, wm.Membership{Number: int32(i + 1), Lower: wm.Seq(i*10 + 1), Upper: wm.Seq(i*10 + 5)})
 		m.Ops = append(m.Ops, wm.AppliedOp{ID: fmt.Sprint(i)})
+		m.Attributes = map[string]string{"pinned": fmt.Sprint(i)}
 		m.LastMembership = int32(i + 1)
 	}
 	m.Read = wm.Seq(rapid.IntRange(0, 30).Draw(t, label+" read"))

@@ -43,6 +43,17 @@ func CommandToInput(c *v1.Command) (watermark.Input, error) {
 	case *v1.Command_Warm:
 		anonymous = in.Caller == ""
 		in.Act = watermark.ActWarm
+	case *v1.Command_SetAttributes:
+		in.Act = watermark.ActSetAttributes
+		in.User = f.party("set_attributes.user", k.SetAttributes.GetUser(), in.Conversation)
+		in.Attributes = f.memberAttributes("set_attributes.attributes", k.SetAttributes.GetAttributes(), 0)
+		if len(k.SetAttributes.GetAttributes()) == 0 {
+			f.addf("set_attributes.attributes", "none is named")
+		}
+	case *v1.Command_SetPolicy:
+		choice, err := ChoiceFromAPI(k.SetPolicy.GetPolicy())
+		f.nest("set_policy", err)
+		in.Act, in.Policy = watermark.ActSetPolicy, choice
 	default:
 		f.addf("kind", "it is missing or not known")
 	}
@@ -124,6 +135,10 @@ func InputToCommand(in watermark.Input) *v1.Command {
 		c.Kind = &v1.Command_Resequence{Resequence: r}
 	case watermark.ActWarm:
 		c.Kind = &v1.Command_Warm{Warm: &v1.WarmCommand{}}
+	case watermark.ActSetAttributes:
+		c.Kind = &v1.Command_SetAttributes{SetAttributes: &v1.SetAttributesCommand{User: string(in.User), Attributes: in.Attributes}}
+	case watermark.ActSetPolicy:
+		c.Kind = &v1.Command_SetPolicy{SetPolicy: &v1.SetPolicyCommand{Policy: ChoiceToAPI(in.Policy)}}
 	default:
 		return nil
 	}

@@ -44,6 +44,31 @@ func PolicyFromAPI(p v1.UnreadPolicy) (watermark.UnreadPolicy, error) {
 	return 0, unknown("policy", int32(p))
 }
 
+// ChoiceToAPI gives what a conversation says of the policy as its name on the
+// wire.
+func ChoiceToAPI(c watermark.PolicyChoice) v1.UnreadPolicy {
+	switch c {
+	case watermark.ChooseAdvance:
+		return v1.UnreadPolicy_UNREAD_POLICY_ADVANCE_ON_SEND
+	case watermark.ChooseKeep:
+		return v1.UnreadPolicy_UNREAD_POLICY_KEEP_ON_SEND
+	}
+	return v1.UnreadPolicy_UNREAD_POLICY_UNSPECIFIED
+}
+
+// ChoiceFromAPI is the way back; unspecified means the deployment's.
+func ChoiceFromAPI(p v1.UnreadPolicy) (watermark.PolicyChoice, error) {
+	switch p {
+	case v1.UnreadPolicy_UNREAD_POLICY_UNSPECIFIED:
+		return watermark.ChooseDefault, nil
+	case v1.UnreadPolicy_UNREAD_POLICY_ADVANCE_ON_SEND:
+		return watermark.ChooseAdvance, nil
+	case v1.UnreadPolicy_UNREAD_POLICY_KEEP_ON_SEND:
+		return watermark.ChooseKeep, nil
+	}
+	return 0, unknown("policy", int32(p))
+}
+
 // HistoryToAPI gives what a Join shows as its name on the wire.
 func HistoryToAPI(h watermark.History) v1.History {
 	switch h {

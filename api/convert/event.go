@@ -24,6 +24,8 @@ func EventToAPI(e watermark.Event) *v1.Event {
 		return &v1.Event{Kind: &v1.Event_Read{Read: &v1.ReadAdvanced{User: string(e.User), ReadSeq: int64(e.Read), ReceiptSeq: int64(e.Receipt), Device: e.Device}}}
 	case watermark.Repaired:
 		return &v1.Event{Kind: &v1.Event_Repaired{Repaired: &v1.Repaired{Number: e.Number, From: int64(e.From)}}}
+	case watermark.PolicyChanged:
+		return &v1.Event{Kind: &v1.Event_Policy{Policy: &v1.PolicyChanged{Version: e.Version, Policy: ChoiceToAPI(e.Choice)}}}
 	}
 	return nil
 }
@@ -53,6 +55,11 @@ func EventFromAPI(e *v1.Event) (watermark.Event, error) {
 	case *v1.Event_Repaired:
 		f.within("number", k.Repaired.GetNumber(), 0, maxCount)
 		out = watermark.Repaired{Number: k.Repaired.GetNumber(), From: f.bound("from", k.Repaired.GetFrom())}
+	case *v1.Event_Policy:
+		choice, err := ChoiceFromAPI(k.Policy.GetPolicy())
+		f.nest("policy", err)
+		f.within("version", k.Policy.GetVersion(), 1, watermark.MaxPolicyVersion)
+		out = watermark.PolicyChanged{Version: k.Policy.GetVersion(), Choice: choice}
 	default:
 		f.addf("kind", "it is missing or not known")
 	}

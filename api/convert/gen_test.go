@@ -19,7 +19,11 @@ var members = rapid.Custom(func(t *rapid.T) watermark.Member {
 	m := watermark.Member{User: users.Draw(t, "user")}
 	for range rapid.IntRange(0, 20).Draw(t, "ops") {
 		op, edge := keys.Draw(t, "op"), edges.Draw(t, "edge")
-		switch rapid.IntRange(0, 3).Draw(t, "kind") {
+		switch rapid.IntRange(0, 4).Draw(t, "kind") {
+		case 4:
+			m, _, _ = m.SetAttributes(op, edge, map[string]string{
+				rapid.StringMatching(`[a-c._-]{1,2}`).Draw(t, "name"): rapid.SampledFrom([]string{"", "1", "é|;,"}).Draw(t, "value"),
+			})
 		case 0:
 			m, _, _ = m.Join(op, edge, watermark.History(rapid.IntRange(0, 2).Draw(t, "history")), edges.Draw(t, "from"))
 		case 1:
@@ -59,7 +63,12 @@ var messages = rapid.Custom(func(t *rapid.T) watermark.Message {
 })
 
 var events = rapid.Custom(func(t *rapid.T) watermark.Event {
-	switch rapid.IntRange(0, 5).Draw(t, "event") {
+	switch rapid.IntRange(0, 6).Draw(t, "event") {
+	case 5:
+		return watermark.PolicyChanged{
+			Version: rapid.Int64Range(1, watermark.MaxPolicyVersion).Draw(t, "version"),
+			Choice:  watermark.PolicyChoice(rapid.IntRange(0, 2).Draw(t, "choice")),
+		}
 	case 0:
 		run := watermark.MessagesSequenced{Policy: watermark.UnreadPolicy(rapid.IntRange(0, 1).Draw(t, "policy"))}
 		first := rapid.Int64Range(1, 1000).Draw(t, "first")
@@ -88,7 +97,7 @@ var commands = rapid.Custom(func(t *rapid.T) watermark.Input {
 		user = users.Draw(t, "user")
 	}
 	in := watermark.Input{Conversation: conv, OpID: keys.Draw(t, "op"), Caller: rapid.SampledFrom([]string{"", "sync-1"}).Draw(t, "caller"), Actor: users.Draw(t, "actor")}
-	in.Act = watermark.Act(rapid.IntRange(int(watermark.ActJoin), int(watermark.ActWarm)).Draw(t, "act"))
+	in.Act = watermark.Act(rapid.IntRange(int(watermark.ActJoin), int(watermark.ActSetPolicy)).Draw(t, "act"))
 	switch in.Act {
 	case watermark.ActJoin:
 		in.User, in.History = user, watermark.History(rapid.IntRange(0, 2).Draw(t, "history"))
@@ -99,6 +108,10 @@ var commands = rapid.Custom(func(t *rapid.T) watermark.Input {
 		in.User, in.Membership = user, rapid.Int32Range(0, 1<<31-1).Draw(t, "membership")
 	case watermark.ActClear:
 		in.User = user
+	case watermark.ActSetAttributes:
+		in.User, in.Attributes = user, map[string]string{"pinned": rapid.SampledFrom([]string{"", "1"}).Draw(t, "pinned"), "x.y-z_1": "é"}
+	case watermark.ActSetPolicy:
+		in.Policy = watermark.PolicyChoice(rapid.IntRange(0, 2).Draw(t, "policy"))
 	case watermark.ActRaiseMin, watermark.ActRevoke:
 		in.Seq = seqs.Draw(t, "seq")
 	case watermark.ActResequence:

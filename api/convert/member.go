@@ -1,6 +1,8 @@
 package convert
 
 import (
+	"strings"
+
 	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -18,6 +20,7 @@ func MemberToAPI(m *watermark.Member) *v1.MemberState {
 	for _, w := range m.Memberships {
 		out.Memberships = append(out.Memberships, &v1.Membership{Number: w.Number, Lower: int64(w.Lower), Upper: int64(w.Upper)})
 	}
+	out.Attributes = m.Attributes
 	for _, op := range m.Ops {
 		out.Ops = append(out.Ops, &v1.AppliedOp{OpId: op.ID, Edge: int64(op.Edge)})
 	}
@@ -47,6 +50,7 @@ func MemberFromAPI(s *v1.MemberState) (watermark.Member, error) {
 			m.Ops = append(m.Ops, watermark.AppliedOp{ID: f.key("ops.op_id", op.GetOpId()), Edge: f.bound("ops.edge", op.GetEdge())})
 		}
 	}
+	m.Attributes = f.memberAttributes("attributes", s.GetAttributes(), 1)
 	if err := f.err("member"); err != nil {
 		return watermark.Member{}, err
 	}
@@ -83,4 +87,34 @@ func (f *faults) memberships(s *v1.MemberState) []watermark.Membership {
 		out = append(out, x)
 	}
 	return out
+}
+
+// memberAttributes checks what a member set about a conversation: each value
+// must have least bytes.
+func (f *faults) memberAttributes(field string, attrs map[string]string, least int) map[string]string {
+	if len(attrs) > watermark.MaxAttributes {
+		f.addf(field, "%d of them, at most %d are allowed", len(attrs), watermark.MaxAttributes)
+		return nil
+	}
+	for k, v := range attrs {
+		if len(k) < 1 || len(k) > watermark.MaxAttributeName || strings.ContainsFunc(k, notLabel) {
+			f.addf(field, "the name %s is not 1-%d bytes of [A-Za-z0-9._-]", clip(k), watermark.MaxAttributeName)
+		}
+		if len(v) < least {
+			f.addf(field, "%s is empty", clip(k))
+		}
+		f.text(field, v, watermark.MaxAttributeLength)
+	}
+	if len(attrs) == 0 {
+		return nil
+	}
+	return attrs
+}
+
+func notLabel(r rune) bool {
+	switch {
+	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
+		return false
+	}
+	return !strings.ContainsRune("._-", r)
 }

@@ -26,6 +26,8 @@ func PushEvent(c watermark.ConversationID, e watermark.Event) *v1.PushEvent {
 		out.Kind = &v1.PushEvent_Read{Read: k.Read}
 	case *v1.Event_Repaired:
 		out.Kind = &v1.PushEvent_Repaired{Repaired: k.Repaired}
+	case *v1.Event_Policy:
+		out.Kind = &v1.PushEvent_Policy{Policy: k.Policy}
 	}
 	return out
 }

@@ -325,3 +325,51 @@ func TestTopicsAndLag(t *testing.T) {
 		t.Errorf("exit code %d after %s: %s", r.code, time.Since(before), r.errOut)
 	}
 }
+
+func TestTheListOfAUser(t *testing.T) {
+	d := startDev(t)
+	const g, c = "group:g1", "single:alice:bob"
+	version := func(out string) string {
+		_, v, _ := strings.Cut(strings.TrimSpace(out), "Version: ")
+		return v
+	}
+	empty := d.ok("list", "--user", "alice")
+	wantSays(t, empty, "0 conversations, 0 unread, 0 of them not muted. Version: ")
+	d.ok("join", "--conversation", g, "--user", "alice")
+	d.ok("join", "--conversation", g, "--user", "bob")
+	d.ok("send", "--conversation", g, "--from", "bob", "--text", "look here", "--mention", "alice", "--wait")
+	d.ok("send", "--conversation", c, "--from", "alice", "--text", "hi", "--wait")
+	first := d.ok("list", "--user", "alice", "--list-version", version(empty))
+	wantSays(t, first, "CONVERSATION", g, "bob: look here", c, "alice: hi", "2 conversations, 1 unread, 1 of them not muted")
+	wantSays(t, d.ok("attributes", "--conversation", g, "--user", "alice", "--attribute", "muted=1", "--attribute", "pinned=yes"), "alice set muted=1 pinned=yes")
+	d.ok("kick", "--conversation", g, "--user", "bob")
+	second := d.ok("list", "--user", "alice", "--list-version", version(first))
+	wantSays(t, second, g, "muted=1 pinned=yes", "1 unread, 0 of them not muted")
+	if strings.Contains(second, c) {
+		t.Errorf("what did not change is shown:\n%s", second)
+	}
+	wantSays(t, d.ok("list", "--user", "alice", "--list-version", version(second)), "Nothing changed.")
+	wantSays(t, d.ok("list", "--user", "bob", "--list-version", version(second)), "Nothing can be said since that version", "left")
+	d.ok("read", "--user", "alice", "--conversation", g, "--seq", "1")
+	wantSays(t, d.ok("readers", "--user", "alice", "--conversation", g, "--seq", "1"), "2 readers", "alice  1", "bob    1")
+	wantSays(t, d.ok("policy", "--conversation", g, "--policy", "keep_on_send"), "its unread policy is keep_on_send")
+	wantSays(t, d.ok("policy", "--conversation", g, "--policy", "keep_on_send"), "nothing changed")
+	res := objects[struct {
+		Changed []struct {
+			Watermarks struct{ Conversation, Unread string }
+			Attributes map[string]string
+		}
+		Version string
+	}](t, d.ok("list", "--user", "alice", "-o", "json"))
+	if len(res) != 1 || len(res[0].Changed) != 2 || res[0].Version == "" {
+		t.Errorf("got %+v", res)
+	}
+	for _, args := range [][]string{{"policy", "--conversation", g, "--policy", "x"}, {"attributes", "--conversation", g, "--user", "alice", "--attribute", "muted"}} {
+		if r := d.run("", args...); r.code == 0 {
+			t.Errorf("%v: exit code 0", args)
+		}
+	}
+	if r := d.run("", "attributes", "--conversation", g, "--user", "bob", "--attribute", "muted=1"); r.code != exitFailed || !strings.Contains(r.errOut, "not_member") {
+		t.Errorf("of a user who left: exit code %d, %s", r.code, r.errOut)
+	}
+}

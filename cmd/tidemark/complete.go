@@ -14,6 +14,7 @@ var enums = map[string][]string{
 	"order":   {"asc", "desc"},
 	"keep":    {"end", "begin"},
 	"history": {"none", "all", "from:"},
+	"policy":  {"default", "advance_on_send", "keep_on_send"},
 
 	"on-lost-offsets": {"stop", "earliest", "latest"},
 }

@@ -78,8 +78,8 @@ func TestReadmeLines(t *testing.T) {
 		}
 		last = string(b)
 	}
-	if len(calls) != 3 {
-		t.Errorf("%d curl lines in the README, want 3", len(calls))
+	if len(calls) != 4 {
+		t.Errorf("%d curl lines in the README, want 4", len(calls))
 	}
 	// The spaces in protobuf's JSON are not fixed, on purpose.
 	if got := len(regexp.MustCompile(`"sender": ?"alice"`).FindAllString(last, -1)); got != 4 {

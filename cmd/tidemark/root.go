@@ -133,8 +133,8 @@ Start with 'tidemark dev': everything in one process, nothing to install.`,
 	)
 	root.AddCommand(
 		newDemoCmd(a), newDevCmd(a), newRunCmd(a),
-		newSendCmd(a), newPullCmd(a), newWatchCmd(a), newWatermarksCmd(a), newReadCmd(a),
-		newJoinCmd(a), newLeaveCmd(a), newKickCmd(a), newClearCmd(a), newRaiseMinCmd(a), newRevokeCmd(a),
+		newSendCmd(a), newPullCmd(a), newWatchCmd(a), newListCmd(a), newWatermarksCmd(a), newReadCmd(a), newReadersCmd(a),
+		newJoinCmd(a), newLeaveCmd(a), newKickCmd(a), newClearCmd(a), newRaiseMinCmd(a), newRevokeCmd(a), newAttributesCmd(a), newPolicyCmd(a),
 		newTopicsCmd(a), newLagCmd(a), newAuditCmd(a), newHistoryCmd(a), newDLQCmd(a), newTokenCmd(a), newConfigCmd(a), newVersionCmd(a),
 	)
 	root.SetHelpCommandGroupID(groupOperate)

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"slices"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
@@ -141,35 +141,36 @@ func (a *app) printUpdate(u client.Update) {
 // client asks only from its one goroutine.
 type knowing struct {
 	client.Service
-	seqs   map[string]int64
-	listed map[string]bool // by the listing under way
-	say    func(error)
+	seqs map[string]int64
+	say  func(error)
 }
 
 func (k *knowing) message(m *tidemarkv1.Message) {
 	k.seqs[m.GetConversation()] = max(k.seqs[m.GetConversation()], m.GetSeq())
 }
 
-// GetWatermarks implements client.Service.
+// SyncConversations implements client.Service.
+func (k *knowing) SyncConversations(ctx context.Context, req *tidemarkv1.SyncConversationsRequest) (*tidemarkv1.SyncConversationsResponse, error) {
+	res, err := k.Service.SyncConversations(ctx, req)
+	if err != nil {
+		return res, err
+	}
+	for _, e := range slices.Concat(res.GetChanged(), res.GetRemoved()) {
+		k.compare(e.GetWatermarks().GetConversation(), e.GetWatermarks().GetMaxSeq())
+	}
+	return res, nil
+}
+
+// GetWatermarks implements client.Service. The client asks here for what its
+// list does not show; what the server does not know at all it has lost.
 func (k *knowing) GetWatermarks(ctx context.Context, req *tidemarkv1.GetWatermarksRequest) (*tidemarkv1.GetWatermarksResponse, error) {
 	res, err := k.Service.GetWatermarks(ctx, req)
 	if err != nil {
 		return res, err
 	}
-	if req.GetPageToken() == "" {
-		k.listed = map[string]bool{}
-	}
 	for _, w := range res.GetWatermarks() {
-		k.listed[w.GetConversation()] = true
-		if w.GetError() == nil {
+		if e := w.GetError(); e == nil || e.GetCode() == connect.CodeNotFound.String() {
 			k.compare(w.GetConversation(), w.GetMaxSeq())
-		}
-	}
-	if len(req.GetConversations()) == 0 && res.GetNextPageToken() == "" {
-		for _, conv := range slices.Sorted(maps.Keys(k.seqs)) {
-			if !k.listed[conv] {
-				k.compare(conv, 0)
-			}
 		}
 	}
 	return res, nil

@@ -50,7 +50,7 @@ func (m *marks) merge(conv watermark.ConversationID, o watermark.Member) {
 	if !ok {
 		old = watermark.Member{User: o.User}
 	}
-	old.Merge(watermark.Member{User: o.User, Read: o.Read, Receipt: o.Receipt, Own: o.Own})
+	old.Merge(watermark.Member{User: o.User, Read: o.Read, Receipt: o.Receipt, Own: o.Own, ChangedAt: o.ChangedAt})
 	m.members[k] = old
 }
 

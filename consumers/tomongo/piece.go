@@ -117,7 +117,7 @@ func (p *piece) add(rec watermark.Record) {
 func (p *piece) done() *piece {
 	for _, id := range p.order {
 		c := p.states[id].Conversation
-		if c.Exists() || c.LastTime > 0 || c.Repair != (watermark.Repaired{}) {
+		if c.Exists() || c.ChangedAt > 0 {
 			p.change.Conversations = append(p.change.Conversations, c)
 		}
 	}
@@ -128,7 +128,7 @@ func (p *piece) done() *piece {
 // exists for its peer from the first message on; later ones have nothing new to
 // say of a member without marks.
 func (p *piece) marked(id watermark.ConversationID, m *watermark.Member) bool {
-	return m.Read != 0 || m.Receipt != 0 || len(m.Own) != 0 || p.born[id]
+	return m.Read != 0 || m.Receipt != 0 || len(m.Own) != 0 || m.ChangedAt != 0 || p.born[id]
 }
 
 // marks tells whether the piece leaves anything to be flushed.

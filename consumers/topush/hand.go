@@ -115,6 +115,8 @@ func (h *hand) event(ctx context.Context, r *roster, e watermark.Event) error {
 		return h.both(ctx, r, d, r.seeing(e.Seq))
 	case watermark.ReadAdvanced:
 		return h.read(ctx, r, e)
+	case watermark.PolicyChanged: // of what comes, which former members do not see
+		return h.both(ctx, r, d, audience{open: r.everybody().open})
 	default:
 		return h.both(ctx, r, d, r.everybody())
 	}

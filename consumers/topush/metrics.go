@@ -53,6 +53,8 @@ func kindWord(e watermark.Event) string {
 		return "read"
 	case watermark.MinSeqRaised:
 		return "min_seq"
+	case watermark.PolicyChanged:
+		return "policy"
 	default:
 		return "repaired"
 	}

@@ -5,12 +5,13 @@
 // Who is told:
 //   - A message: the members whose window contains its seq, the sender's other
 //     devices too; not the device that sent it.
-//   - A window change: the member alone. Others see a member list of the
+//   - A change of a window or of a member's attributes: the member alone. Others see a member list of the
 //     application's, if it has one.
 //   - A revoke: those whose window contains the seq.
 //   - A read mark: the member's other devices. A receipt in a single
 //     conversation: the peer too, without the mark itself.
 //   - A raised minimum and a repair: everybody who can see anything.
+//   - A changed unread policy: everybody who sees what comes.
 //
 // It promises:
 //   - What happened to one conversation is handed off in order, each message by

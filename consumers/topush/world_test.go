@@ -188,6 +188,8 @@ func what(e watermark.Event) string {
 		return fmt.Sprintf("read of %s %d/%d", e.User, e.Read, e.Receipt)
 	case watermark.MinSeqRaised:
 		return fmt.Sprintf("min %d", e.Min)
+	case watermark.PolicyChanged:
+		return fmt.Sprintf("policy %d", e.Choice)
 	case watermark.Repaired:
 		return fmt.Sprintf("repaired %d from %d", e.Number, e.From)
 	}

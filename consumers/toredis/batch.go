@@ -295,7 +295,7 @@ func pack(l *lot) []watermark.Record {
 	p := wire.NewPacker(l.batch.Conversation)
 	for i := range l.batch.Inputs {
 		in := &l.batch.Inputs[i]
-		p.Add(in.Origin, l.alloc.Outcomes[i].Events(in, l.batch.Policy)...)
+		p.Add(in.Origin, l.alloc.Outcomes[i].Events(in)...)
 	}
 	return p.Records()
 }

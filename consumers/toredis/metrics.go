@@ -121,7 +121,7 @@ func whyWord(why string) string {
 func reasonWord(reason string) string {
 	switch reason {
 	case watermark.ReasonNotMember, watermark.ReasonNotParticipant, watermark.ReasonIDReused,
-		watermark.ReasonNoSuchSeq, watermark.ReasonWindowFull, watermark.ReasonSeqsExhausted,
+		watermark.ReasonNoSuchSeq, watermark.ReasonWindowFull, watermark.ReasonAttributesFull, watermark.ReasonSeqsExhausted,
 		watermark.ReasonUndecodable, watermark.ReasonInvalid, watermark.ReasonTooLarge,
 		watermark.ReasonWrongPartition:
 		return reason

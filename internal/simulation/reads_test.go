@@ -366,7 +366,9 @@ func (o *oracle) numbers(u watermark.UserID, name string, got *v1.Watermarks) {
 		want.PeerReceiptSeq = int64(peer.receipt)
 	}
 	for i := range c.rows {
-		want.LastTimeMs = max(want.LastTimeMs, c.rows[i].RecordTime)
+		if p.in { // who left does not learn that it went on
+			want.LastTimeMs = max(want.LastTimeMs, c.rows[i].RecordTime)
+		}
 	}
 	var visible []int64
 	for _, x := range got.Visible {
@@ -418,6 +420,52 @@ func (o *oracle) list() {
 		return strings.Compare(a, b)
 	})
 	o.h.equal(fmt.Sprintf("list of %s", u), got, want)
+	o.changes(u)
+}
+
+// changes reads all that SyncConversations tells a device that knows nothing.
+func (o *oracle) changes(u watermark.UserID) {
+	req := &v1.SyncConversationsRequest{User: string(u), PageSize: rapid.Int64Range(0, 3).Draw(o.h.r, "page size")}
+	got := make(map[string]bool)
+	for req.Version == "" {
+		var res *v1.SyncConversationsResponse
+		o.h.check(o.run(func() (err error) {
+			res, err = o.d.service.SyncConversations(context.Background(), req)
+			return err
+		}))
+		for _, e := range slices.Concat(res.Changed, res.Removed) {
+			w := e.Watermarks
+			got[w.Conversation] = w.Member
+			o.numbers(u, w.Conversation, w)
+			o.last(watermark.ConversationID(w.Conversation), e)
+		}
+		req.PageToken, req.Version = res.NextPageToken, res.Version
+	}
+	for id, c := range o.h.m.chats {
+		p := c.people[u]
+		if p == nil || !p.row || !p.in || !p.known && !id.Single() {
+			continue
+		}
+		if !got[string(id)] {
+			o.h.r.Fatalf("%s is not in the list of %s", id, u)
+		}
+	}
+}
+
+// last holds the last message that an entry shows against the rows.
+func (o *oracle) last(id watermark.ConversationID, e *v1.ConversationEntry) {
+	w := e.Watermarks
+	if len(w.Visible) == 0 {
+		o.h.equal("last message where none can be seen", e.Last == nil, true)
+		return
+	}
+	c, seq := o.h.m.chats[id], w.Visible[len(w.Visible)-1].End
+	o.h.equal(fmt.Sprintf("seq of the last message of %s", id), e.Last.GetSeq(), seq)
+	for i := range c.rows {
+		if m := &c.rows[i]; int64(m.Seq) == seq {
+			o.h.equal(fmt.Sprintf("the last message of %s", id), []any{e.Last.GetClientMessageId(), e.Last.GetRevoked()}, []any{m.ClientID, c.revoked[i]})
+		}
+	}
 }
 
 // mark makes one of the three calls that mark.

@@ -141,7 +141,7 @@ func newDesk(t testing.TB) *desk {
 			t.Fatal(err)
 		}
 	}
-	d.truth, err = truth.New(truth.Config{History: store{d}, Pin: d.pin, PinAll: d.pinAll})
+	d.truth, err = truth.New(truth.Config{History: store{d}, Pin: d.pin, PinAll: d.pinAll, Log: "log"})
 	check()
 	d.sequencer, err = toredis.New(toredis.Config{
 		Allocator: redis{d}, Truth: d.truth, Members: redis{d}, Log: kafka{d}, Answers: redis{d},
@@ -153,7 +153,7 @@ func newDesk(t testing.TB) *desk {
 		Now: func() time.Time { return d.w.now }, Logger: slog.New(slog.DiscardHandler),
 	})
 	check()
-	service := syncapi.Config{Hot: redis{d}, Truth: lister{d}, Log: marks{d}, NodeID: "node", MarkWindow: 1}
+	service := syncapi.Config{Hot: redis{d}, Truth: d.truth, Log: marks{d}, NodeID: "node", MarkWindow: 1}
 	d.service, err = syncapi.New(service)
 	check()
 	service.PageBytes = terseBytes
@@ -211,6 +211,11 @@ func (r redis) Messages(ctx context.Context, spans []watermark.Span) (out [][]wa
 	return out, err
 }
 
+func (r redis) Readers(ctx context.Context, id watermark.ConversationID, seq watermark.Seq, after watermark.Reader, limit int) (out watermark.Readership, err error) {
+	err = r.actor.call("readers", 1, func(int) { out, _ = r.w.redis.Readers(ctx, id, seq, after, limit) })
+	return out, err
+}
+
 func (r redis) PutAnswers(context.Context, []watermark.KeyedAnswer) error { return nil } // nobody waits here
 
 func (r redis) Answers(_ context.Context, keys []watermark.AnswerKey) ([]*watermark.Answer, error) {
@@ -259,26 +264,6 @@ func (m marks) AppendMarks(_ context.Context, id watermark.ConversationID, ms []
 
 func (m marks) AppendSend(context.Context, *v1.SendMessage, string) error { panic("producers send") }
 func (m marks) AppendCommand(context.Context, *v1.Command) error          { panic("producers command") }
-
-// lister is the truth as the query service wants it.
-type lister struct{ *desk }
-
-func (l lister) Load(ctx context.Context, wants []watermark.Want) ([]*watermark.State, error) {
-	return l.truth.Load(ctx, wants)
-}
-
-func (l lister) Messages(ctx context.Context, id watermark.ConversationID, in watermark.Interval) ([]watermark.Message, error) {
-	return l.truth.Messages(ctx, id, in)
-}
-
-func (l lister) ConversationsOf(ctx context.Context, u watermark.UserID) ([]watermark.Listed, error) {
-	entries, err := l.truth.ConversationsOf(ctx, u)
-	out := make([]watermark.Listed, len(entries))
-	for i, e := range entries {
-		out[i] = watermark.Listed{Conversation: e.Conversation.ID, LastTime: e.Conversation.LastTime}
-	}
-	return out, err
-}
 
 // store is the desk's way to history.
 type store struct{ *desk }
@@ -345,6 +330,11 @@ func (s store) MembershipsOf(ctx context.Context, u watermark.UserID, after wate
 
 func (s store) Conversations(ctx context.Context, ids []watermark.ConversationID) (out []watermark.Conversation, err error) {
 	err = s.call("conversations", 1, func(int) { out, _ = s.w.history.Conversations(ctx, ids) })
+	return out, err
+}
+
+func (s store) Peek(ctx context.Context, peeks []watermark.Peek) (out []watermark.Peeked, err error) {
+	err = s.call("peek", 1, func(int) { out, _ = s.w.history.Peek(ctx, peeks) })
 	return out, err
 }
 
@@ -424,6 +414,35 @@ func (t *tail) Revokes(_ context.Context, id watermark.ConversationID, in waterm
 		}
 	})
 	return out, err
+}
+
+func (t *tail) Ends(context.Context) (out []int64, err error) {
+	err = t.actor.call("ends", 1, func(int) { out = []int64{int64(len(t.w.log))} })
+	return out, err
+}
+
+func (t *tail) Partition(watermark.ConversationID) int32 { return 0 }
+
+func (t *tail) Peek(ctx context.Context, peeks []watermark.Peek) ([]watermark.TailPeek, error) {
+	out := make([]watermark.TailPeek, len(peeks))
+	for i, p := range peeks {
+		rows, err := t.Messages(ctx, p.Conversation, watermark.Interval{First: 1, Last: watermark.MaxSeq}, watermark.MaxPage)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range rows {
+			if m.Seq == p.Last {
+				out[i].Last = &m
+			}
+			if slices.Contains(m.Mentions, p.User) && p.Mentions.Contains(m.Seq) {
+				out[i].Mentions = append(out[i].Mentions, m.Seq)
+			}
+		}
+		if out[i].Revokes, err = t.Revokes(ctx, p.Conversation, watermark.Interval{First: 1, Last: watermark.MaxSeq}); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 func (t *tail) Release() {}

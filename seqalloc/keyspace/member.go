@@ -3,7 +3,9 @@ package keyspace
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,8 +17,9 @@ var errMember = errors.New("member text is damaged")
 
 // MemberText gives the windows of a member as they stand in Members:
 //
-//	version|last membership|number:lower:upper,...|op;edge,...
+//	version|last membership|number:lower:upper,...|op;edge,...|name;value,...
 //
+// The last part, with its separator, is left out where nothing is set.
 // All numbers are decimal, op ids are escaped so that no separator occurs in
 // one. A user who never had a window is NoWindow. Marks, own messages and
 // ChangedAt are not part of it.
@@ -48,6 +51,10 @@ func MemberText(m *watermark.Member) string {
 		b = append(b, ';')
 		b = strconv.AppendInt(b, int64(op.Edge), 10)
 	}
+	if len(m.Attributes) > 0 {
+		b = append(b, '|')
+		b = append(b, AttributesText(m.Attributes)...)
+	}
 	return string(b)
 }
 
@@ -58,8 +65,8 @@ func ParseMember(u watermark.UserID, s string) (watermark.Member, error) {
 		return m, nil
 	}
 	parts := strings.Split(s, "|")
-	if len(parts) != 4 {
-		return m, fmt.Errorf("%w: %d parts instead of 4", errMember, len(parts))
+	if len(parts) != 4 && len(parts) != 5 {
+		return m, fmt.Errorf("%w: %d parts instead of 4 or 5", errMember, len(parts))
 	}
 	p := parser{}
 	m.Version = p.num(parts[0], 64)
@@ -82,6 +89,21 @@ func ParseMember(u watermark.UserID, s string) (watermark.Member, error) {
 		}
 		m.Ops = append(m.Ops, watermark.AppliedOp{ID: op, Edge: watermark.Seq(p.num(edge, 64))})
 	}
+	if len(parts) == 5 {
+		m.Attributes = make(map[string]string)
+		for _, a := range list(parts[4]) {
+			name, value, ok := strings.Cut(a, ";")
+			k, err1 := url.QueryUnescape(name)
+			v, err2 := url.QueryUnescape(value)
+			if !ok || err1 != nil || err2 != nil || k == "" || v == "" {
+				return m, fmt.Errorf("%w: attribute %q", errMember, a)
+			}
+			m.Attributes[k] = v
+		}
+		if len(m.Attributes) == 0 {
+			return m, fmt.Errorf("%w: no attributes", errMember)
+		}
+	}
 	if m.Version <= 0 && p.err == nil {
 		p.err = fmt.Errorf("version %d", m.Version)
 	}
@@ -89,6 +111,21 @@ func ParseMember(u watermark.UserID, s string) (watermark.Member, error) {
 		return m, fmt.Errorf("%w: %w", errMember, p.err)
 	}
 	return m, nil
+}
+
+// AttributesText gives attributes as they stand in a member's text, sorted by
+// name.
+func AttributesText(attrs map[string]string) string {
+	var b []byte
+	for i, k := range slices.Sorted(maps.Keys(attrs)) {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, escape(k)...)
+		b = append(b, ';')
+		b = append(b, escape(attrs[k])...)
+	}
+	return string(b)
 }
 
 // EscapeOp gives an op id as it stands in a member's text.

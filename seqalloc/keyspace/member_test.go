@@ -27,6 +27,10 @@ func TestMemberTextKeepsEverything(t *testing.T) {
 			},
 			"3|2|1:0:4,2:9007199254740991:9007199254740991|a%7Cb%3Bc%2Cd%3Ae%25;4,%E6%97%A5%E6%9C%AC+%2B;9007199254740991",
 		},
+		"with attributes": {
+			watermark.Member{Version: 1, LastMembership: 1, Memberships: []watermark.Membership{{Number: 1}}, Attributes: map[string]string{"pinned": "a|b;c,d", "m.u_t-ed": "é"}},
+			"1|1|1:0:0||m.u_t-ed;%C3%A9,pinned;a%7Cb%3Bc%2Cd",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := keyspace.MemberText(&c.member); got != c.text {
@@ -45,7 +49,7 @@ func TestMemberTextKeepsEverything(t *testing.T) {
 }
 
 func TestDamagedMemberTextIsAnError(t *testing.T) {
-	for _, s := range []string{"", "1", "1|1|", "x|1||", "0|1||", "-1|1||", "1|99999999999||", "1|1|1:2|", "1|1|1:2:x|", "1|1||op", "1|1||%zz;1", "1|1||a;b", "1|1|||"} {
+	for _, s := range []string{"", "1", "1|1|", "x|1||", "0|1||", "-1|1||", "1|99999999999||", "1|1|1:2|", "1|1|1:2:x|", "1|1||op", "1|1||%zz;1", "1|1||a;b", "1|1|||", "1|1|||a", "1|1|||a;", "1|1|||;a", "1|1|||%zz;1", "1|1|||a;1|"} {
 		if m, err := keyspace.ParseMember("u", s); err == nil {
 			t.Errorf("%q was read as %+v", s, m)
 		}
@@ -55,6 +59,7 @@ func TestDamagedMemberTextIsAnError(t *testing.T) {
 func FuzzParseMember(f *testing.F) {
 	f.Add("-")
 	f.Add("3|2|1:0:4,2:9:0|a%7C;4,b;9")
+	f.Add("3|2|1:0:4,2:9:0|a%7C;4,b;9|muted;1,x;%7C")
 	f.Fuzz(func(t *testing.T, s string) {
 		m, err := keyspace.ParseMember("u", s)
 		if err != nil {

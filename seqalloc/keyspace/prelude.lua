@@ -32,12 +32,12 @@ local function tm_raise_read(readkey, ownkey, user, seq)
 end
 
 -- Member text to table {v, last, w = {{number, lower, upper}...}, ops =
--- {'op;edge'...}} and back; '-' is a user who never had a window, v = 0.
+-- {'op;edge'...}, a = 'name;value,...'} and back; '-' is a user who never had a window, v = 0.
 local function tm_member(text)
-  local m = {v = 0, last = 0, w = {}, ops = {}}
+  local m = {v = 0, last = 0, w = {}, ops = {}, a = ''}
   if text == '-' then return m end
-  local v, last, w, ops = string.match(text, '^(%d+)|(%d+)|([^|]*)|(.*)$')
-  m.v, m.last = tonumber(v), tonumber(last)
+  local v, last, w, ops, a = string.match(text, '^(%d+)|(%d+)|([^|]*)|([^|]*)|?(.*)$')
+  m.v, m.last, m.a = tonumber(v), tonumber(last), a
   for n, lo, hi in string.gmatch(w, '(%d+):(%d+):(%d+)') do
     m.w[#m.w + 1] = {tonumber(n), tonumber(lo), tonumber(hi)}
   end
@@ -50,6 +50,7 @@ local function tm_member_text(m)
   local w = {}
   for i, x in ipairs(m.w) do w[i] = F(x[1]) .. ':' .. F(x[2]) .. ':' .. F(x[3]) end
   return F(m.v) .. '|' .. F(m.last) .. '|' .. table.concat(w, ',') .. '|' .. table.concat(m.ops, ',')
+    .. (m.a ~= '' and '|' .. m.a or '')
 end
 
 -- Version that a member's text has, without parsing the rest.

@@ -40,6 +40,7 @@ func (r *Redis) malloc(b *watermark.Batch) watermark.Allocation {
 	}
 	if c.fresh(b.Inputs[0].Origin) {
 		clear(c.noted)
+		clear(c.left)
 	}
 	d := &decision{conversation: c, policy: b.Policy, hotLog: r.HotLog, senders: make(map[watermark.UserID]int)}
 	for i := range b.Inputs {
@@ -142,6 +143,8 @@ func (d *decision) decide(i int, in *watermark.Input) watermark.Outcome {
 		o = d.resequence(i, in, fresh)
 	case in.Act == watermark.ActRaiseMin:
 		o = d.raiseMin(in, fresh)
+	case in.Act == watermark.ActSetPolicy:
+		o = d.setPolicy(in, fresh)
 	case in.Act == watermark.ActRevoke:
 		o = d.revoke(in, fresh, note)
 	case in.Act == watermark.ActWarm:
@@ -155,7 +158,40 @@ func (d *decision) decide(i int, in *watermark.Input) watermark.Outcome {
 		d.noted[in.Origin] = o.Reason
 	}
 	o.Min = d.Min
+	if in.Act == watermark.ActSetPolicy {
+		o.Override = d.Override
+	}
+	if o.Verdict != watermark.Again || in.Message == nil {
+		o.Policy = d.effective()
+	}
 	return o
+}
+
+// effective gives the policy that holds from here on.
+func (d *decision) effective() watermark.UnreadPolicy { return d.Override.Policy(d.policy) }
+
+// again is what is told of a message that was decided before. Which policy held
+// for it its sender's mark tells.
+func (d *decision) again(i int, u watermark.UserID, seq watermark.Seq) watermark.Outcome {
+	o := watermark.Outcome{Verdict: watermark.Again, Seq: seq}
+	if d.read[u] < seq {
+		o.Policy = watermark.KeepOnSend
+		d.senders[u] = i
+	}
+	return o
+}
+
+func (d *decision) setPolicy(in *watermark.Input, fresh bool) watermark.Outcome {
+	switch p := &d.Override; {
+	case !fresh && p.Version == 0:
+		return watermark.Outcome{Verdict: watermark.Known}
+	case !fresh:
+		return watermark.Outcome{Verdict: watermark.Again, Seq: d.Max}
+	case p.Choice != in.Policy:
+		*p = watermark.PolicyChanged{Version: p.Version + 1, Choice: in.Policy}
+		return watermark.Outcome{Seq: d.Max, Changed: true}
+	}
+	return watermark.Outcome{Seq: d.Max}
 }
 
 func refused(reason string) watermark.Outcome {
@@ -182,10 +218,7 @@ func (d *decision) send(i int, in *watermark.Input, fresh bool) watermark.Outcom
 	case (!fresh || recent) && sent.Hash != m.Hash:
 		return refused(watermark.ReasonIDReused)
 	case !fresh:
-		if d.policy == watermark.KeepOnSend {
-			d.senders[m.Sender] = i
-		}
-		return watermark.Outcome{Verdict: watermark.Again, Seq: sent.Seq}
+		return d.again(i, m.Sender, sent.Seq)
 	case recent:
 		return watermark.Outcome{Verdict: watermark.Resent, Seq: sent.Seq}
 	case !sender.Open():
@@ -200,14 +233,14 @@ func (d *decision) send(i int, in *watermark.Input, fresh bool) watermark.Outcom
 func (d *decision) allocate(i int, in *watermark.Message) watermark.Seq {
 	m := *in
 	d.Max++
-	m.Seq, d.Policy = d.Max, d.policy
+	m.Seq, d.Policy = d.Max, d.effective()
 	d.LastTime = max(d.LastTime, m.RecordTime)
 	d.log[m.Seq] = m
 	if d.hotLog > 0 && len(d.log) > d.hotLog {
 		delete(d.log, slices.Min(slices.Collect(maps.Keys(d.log))))
 	}
 	d.ids[watermark.SentKey{Sender: m.Sender, ClientID: m.ClientID}] = watermark.Sent{Seq: m.Seq, Hash: m.Hash}
-	if d.policy == watermark.KeepOnSend {
+	if d.Policy == watermark.KeepOnSend {
 		d.addOwn(m.Sender, []watermark.Seq{m.Seq})
 		d.senders[m.Sender] = i
 	} else {
@@ -242,7 +275,7 @@ func (d *decision) resequence(i int, in *watermark.Input, fresh bool) watermark.
 	case known && sent.Hash != in.Message.Hash:
 		return refused(watermark.ReasonIDReused)
 	case known && sent.Seq != in.Seq:
-		o.Seq = sent.Seq
+		o = d.again(i, in.Message.Sender, sent.Seq)
 	case !fresh:
 		return watermark.Outcome{Verdict: watermark.Known}
 	case d.Max >= watermark.MaxSeq:
@@ -269,7 +302,7 @@ func (d *decision) withMember(o watermark.Outcome, m watermark.Member) watermark
 	return o
 }
 
-// command is Join, Leave and Clear.
+// command is Join, Leave, Clear and SetAttributes.
 func (d *decision) command(in *watermark.Input, fresh bool) watermark.Outcome {
 	m := d.members[in.User]
 	m.User = in.User
@@ -282,11 +315,18 @@ func (d *decision) command(in *watermark.Input, fresh bool) watermark.Outcome {
 		if !m.Known() {
 			return watermark.Outcome{Verdict: watermark.Known}
 		}
+		if was, ok := d.left[in.Origin]; ok {
+			m = was
+		}
 		return d.withMember(o, m)
 	}
 	o.Verdict = watermark.Accepted
 	if had {
+		d.left[in.Origin] = windowsOf(m)
 		return d.withMember(o, m)
+	}
+	if in.Act == watermark.ActSetAttributes && !m.Listed(in.Conversation) {
+		return refused(watermark.ReasonNotMember)
 	}
 	if m.Version >= int64(watermark.MaxSeq) {
 		return refused(watermark.ReasonWindowFull)
@@ -297,6 +337,10 @@ func (d *decision) command(in *watermark.Input, fresh bool) watermark.Outcome {
 		m, o.Changed, full = m.Join(in.OpID, d.Max, in.History, in.Seq)
 	case watermark.ActLeave:
 		m, o.Changed = m.Leave(in.OpID, d.Max, in.Membership)
+	case watermark.ActSetAttributes:
+		if m, o.Changed, full = m.SetAttributes(in.OpID, d.Max, in.Attributes); full {
+			return refused(watermark.ReasonAttributesFull)
+		}
 	default:
 		m, o.Changed = m.Clear(in.OpID, d.Max)
 		d.raise(m.User, d.Max)
@@ -305,6 +349,7 @@ func (d *decision) command(in *watermark.Input, fresh bool) watermark.Outcome {
 		return refused(watermark.ReasonWindowFull)
 	}
 	d.members[m.User] = windowsOf(m)
+	d.left[in.Origin] = windowsOf(m)
 	return d.withMember(o, m)
 }
 

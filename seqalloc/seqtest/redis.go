@@ -10,6 +10,7 @@
 package seqtest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -61,6 +62,8 @@ type conversation struct {
 	// noted is what became of inputs of the last batch that left no other trace:
 	// the reason of a refusal, or "+".
 	noted map[watermark.Origin]string
+	// left are members as commands of that batch left them.
+	left  map[watermark.Origin]watermark.Member
 	place watermark.Place // of the last batch
 }
 
@@ -140,7 +143,7 @@ func (c *conversation) clone() *conversation {
 	for u, own := range out.own {
 		out.own[u] = slices.Clone(own)
 	}
-	out.ids, out.oldIDs, out.noted = maps.Clone(c.ids), maps.Clone(c.oldIDs), maps.Clone(c.noted)
+	out.ids, out.oldIDs, out.noted, out.left = maps.Clone(c.ids), maps.Clone(c.oldIDs), maps.Clone(c.noted), maps.Clone(c.left)
 	return &out
 }
 
@@ -173,7 +176,7 @@ func (r *Redis) Begin(_ context.Context, ids []watermark.ConversationID) ([]stri
 			members: make(map[watermark.UserID]watermark.Member),
 			read:    make(map[watermark.UserID]watermark.Seq), receipt: make(map[watermark.UserID]watermark.Seq),
 			own: make(map[watermark.UserID][]watermark.Seq),
-			ids: make(map[watermark.SentKey]watermark.Sent), noted: make(map[watermark.Origin]string),
+			ids: make(map[watermark.SentKey]watermark.Sent), noted: make(map[watermark.Origin]string), left: make(map[watermark.Origin]watermark.Member),
 		}
 	}
 	return tokens, nil
@@ -224,7 +227,7 @@ func (c *conversation) learn(m watermark.Member) {
 func windowsOf(m watermark.Member) watermark.Member {
 	return watermark.Member{
 		User: m.User, Version: m.Version, LastMembership: m.LastMembership,
-		Memberships: slices.Clone(m.Memberships), Ops: slices.Clone(m.Ops),
+		Memberships: slices.Clone(m.Memberships), Ops: slices.Clone(m.Ops), Attributes: maps.Clone(m.Attributes),
 	}
 }
 
@@ -303,6 +306,32 @@ func (r *Redis) RaiseReads(_ context.Context, rows []watermark.MemberRow) error 
 	return nil
 }
 
+// Readers is hot's.
+func (r *Redis) Readers(_ context.Context, id watermark.ConversationID, seq watermark.Seq, after watermark.Reader, limit int) (out watermark.Readership, _ error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, _ := r.state(id)
+	if c == nil || !c.complete {
+		return out, nil
+	}
+	out.Known = true
+	for u, read := range c.read {
+		if read < max(seq, 1) {
+			continue
+		}
+		out.Count++
+		if read > after.Read || read == after.Read && u > after.User {
+			m := c.members[u]
+			out.Readers = append(out.Readers, watermark.Reader{User: u, Read: read, Window: m.Window()})
+		}
+	}
+	slices.SortFunc(out.Readers, func(a, b watermark.Reader) int {
+		return cmp.Or(cmp.Compare(a.Read, b.Read), cmp.Compare(a.User, b.User))
+	})
+	out.Readers = out.Readers[:min(limit, len(out.Readers))]
+	return out, nil
+}
+
 // Views is hot's.
 func (r *Redis) Views(_ context.Context, asks []watermark.Ask) ([]watermark.View, error) {
 	r.mu.Lock()
@@ -322,7 +351,7 @@ func (r *Redis) view(a watermark.Ask) watermark.View {
 		return v
 	}
 	v.Token, v.Conversation = c.token, c.Conversation
-	v.Inputs = nil
+	v.Inputs, v.ChangedAt, v.Override = nil, 0, watermark.PolicyChanged{} // readers get neither
 	if a.User != "" {
 		v.Member = c.member(&v, a.User)
 		v.Member.Read = c.read[a.User]

@@ -32,6 +32,8 @@ const (
 	qMemberships query = "memberships"
 	qSent        query = "sent"
 	qMessages    query = "messages"
+	qRows        query = "rows"
+	qMentions    query = "mentions"
 
 	qScanConvs   query = "scan conversations"
 	qScanRows    query = "scan messages"
@@ -40,12 +42,12 @@ const (
 	qPositions   query = "positions"
 )
 
-const convColumns = "c.id, c.min, c.max, c.policy, c.repair_number, c.repair_from, c.last_time"
+const convColumns = "c.id, c.min, c.max, c.policy, c.repair_number, c.repair_from, c.last_time, c.changed_at, c.override"
 
-const messageColumns = `seq, sender, client_id, hash, kind, send_time, record_time, device, revoked_by, revoked_at,
-		body_type, mentions, attributes, body`
+const messageColumns = `m.seq, m.sender, m.client_id, m.hash, m.kind, m.send_time, m.record_time, m.device, m.revoked_by, m.revoked_at,
+	m.body_type, m.mentions, m.attributes, m.body`
 
-const memberColumns = "m.conversation, m.user, m.version, m.last_membership, m.read, m.receipt, m.changed_at, m.own_count, m.memberships, m.ops"
+const memberColumns = "m.conversation, m.user, m.version, m.last_membership, m.read, m.receipt, m.changed_at, m.own_count, m.memberships, m.ops, m.attributes"
 
 // wholeMember also has the own messages, in the same statement: read apart from
 // the read watermark, a write in between could leave a member with neither.
@@ -62,17 +64,19 @@ var writes = map[query]string{
 		WHERE conversation = ? AND seq = ? AND revoked_at IS NULL`,
 	qBounds: `SELECT min, max FROM conversations WHERE id = ?`,
 	qMember: `SELECT ` + memberColumns + `, NULL FROM members m WHERE m.conversation = ? AND m.user = ?`,
-	qPutMember: `INSERT INTO members (conversation, user, version, last_membership, read, receipt, changed_at, own_count, memberships, ops)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET version = excluded.version,
+	qPutMember: `INSERT INTO members (conversation, user, version, last_membership, read, receipt, changed_at, own_count, memberships, ops, attributes)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET version = excluded.version,
 		last_membership = excluded.last_membership, read = excluded.read, receipt = excluded.receipt,
-		changed_at = excluded.changed_at, own_count = excluded.own_count, memberships = excluded.memberships, ops = excluded.ops`,
+		changed_at = excluded.changed_at, own_count = excluded.own_count, memberships = excluded.memberships, ops = excluded.ops,
+		attributes = excluded.attributes`,
 	qAddOwn:   `INSERT INTO own (conversation, user, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`,
 	qTrimOwn:  `DELETE FROM own WHERE conversation = ? AND user = ? AND seq <= ?`,
 	qOwnBound: `SELECT seq FROM own WHERE conversation = ? AND user = ? ORDER BY seq DESC LIMIT 1 OFFSET ?`,
-	qPutConv: `INSERT INTO conversations AS c (id, min, max, policy, repair_number, repair_from, last_time)
-		VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+	qPutConv: `INSERT INTO conversations AS c (id, min, max, policy, repair_number, repair_from, last_time, changed_at, override)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
 		policy = CASE WHEN excluded.max > c.max THEN excluded.policy ELSE c.policy END,
 		min = max(c.min, excluded.min), max = max(c.max, excluded.max), last_time = max(c.last_time, excluded.last_time),
+		changed_at = max(c.changed_at, excluded.changed_at), override = max(c.override, excluded.override),
 		repair_number = max(c.repair_number, excluded.repair_number),
 		repair_from = CASE WHEN c.repair_from = 0 OR (excluded.repair_from <> 0 AND excluded.repair_from < c.repair_from)
 			THEN excluded.repair_from ELSE c.repair_from END`,
@@ -112,11 +116,17 @@ var reads = map[query]string{
 		WHERE m.user = ? AND m.conversation > ? ORDER BY m.conversation LIMIT ?`,
 	qSent: `SELECT m.conversation, m.seq, m.sender, m.client_id, m.hash FROM json_each(?) j
 		CROSS JOIN messages m ON m.conversation = j.value ->> 0 AND m.seq > j.value ->> 1`,
-	qMessages: `SELECT ` + messageColumns + ` FROM messages
-		WHERE conversation = ? AND seq BETWEEN ? AND ? AND gone = 0 ORDER BY seq LIMIT ?`,
+	qMessages: `SELECT ` + messageColumns + ` FROM messages m
+		WHERE m.conversation = ? AND m.seq BETWEEN ? AND ? AND m.gone = 0 ORDER BY m.seq LIMIT ?`,
+	qRows: `SELECT j.key, ` + messageColumns + ` FROM json_each(?) j
+		CROSS JOIN messages m ON m.conversation = j.value ->> 0 AND m.seq = j.value ->> 1 AND m.gone = 0`,
+	// The list within the list stops at its bound, whatever lies behind it.
+	qMentions: `SELECT j.key, (SELECT json_group_array(s.seq) FROM (SELECT x.seq FROM mentions x
+		WHERE x.conversation = j.value ->> 0 AND x.user = j.value ->> 1 AND x.seq BETWEEN j.value ->> 2 AND j.value ->> 3
+		ORDER BY x.seq LIMIT ?2) s) FROM json_each(?1) j`,
 	qScanConvs: `SELECT ` + convColumns + ` FROM conversations c WHERE c.id > ? ORDER BY c.id LIMIT ?`,
-	qScanRows: `SELECT conversation, gone, ` + messageColumns + ` FROM messages
-		WHERE (conversation, seq) > (?1, ?2) AND conversation <= ?3 ORDER BY conversation, seq LIMIT ?4`,
+	qScanRows: `SELECT m.conversation, m.gone, ` + messageColumns + ` FROM messages m
+		WHERE (m.conversation, m.seq) > (?1, ?2) AND m.conversation <= ?3 ORDER BY m.conversation, m.seq LIMIT ?4`,
 	qScanMembers: `SELECT ` + wholeMember + ` FROM members m INDEXED BY members_by_user
 		WHERE (m.user, m.conversation) > (?1, ?2) ORDER BY m.user, m.conversation LIMIT ?3`,
 	// Messages are not counted: that would read all of them, bodies too.

@@ -127,7 +127,10 @@ func (s *Store) inputs(ctx context.Context, ids []watermark.ConversationID) (map
 }
 
 func scanConversation(rows *sql.Rows, c *watermark.Conversation) error {
-	return rows.Scan(&c.ID, &c.Min, &c.Max, &c.Policy, &c.Repair.Number, &c.Repair.From, &c.LastTime)
+	var override int64
+	err := rows.Scan(&c.ID, &c.Min, &c.Max, &c.Policy, &c.Repair.Number, &c.Repair.From, &c.LastTime, &c.ChangedAt, &override)
+	c.Override = watermark.PolicyFromCode(override)
+	return err
 }
 
 // Positions gives how far history has each partition of each topic that it

@@ -104,23 +104,24 @@ func memberArgs(k memberKey, st *memberState) ([]any, error) {
 	}
 	w, err1 := json.Marshal(windows)
 	o, err2 := json.Marshal(ops)
-	return []any{k.conv, k.user, m.Version, m.LastMembership, m.Read, m.Receipt, m.ChangedAt, st.own, string(w), string(o)},
-		errors.Join(err1, err2)
+	a, err3 := encoded(m.Attributes, len(m.Attributes))
+	return []any{k.conv, k.user, m.Version, m.LastMembership, m.Read, m.Receipt, m.ChangedAt, st.own, string(w), string(o), a},
+		errors.Join(err1, err2, err3)
 }
 
 func scanMembers(rows *sql.Rows) (out []memberRow, err error) {
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
 		var r memberRow
-		var windowText, opText, own sql.NullString
+		var windowText, opText, attributes, own sql.NullString
 		m := &r.Member
 		if err := rows.Scan(&r.Conversation, &m.User, &m.Version, &m.LastMembership, &m.Read, &m.Receipt, &m.ChangedAt,
-			&r.own, &windowText, &opText, &own); err != nil {
+			&r.own, &windowText, &opText, &attributes, &own); err != nil {
 			return nil, err
 		}
 		var windows [][3]int64
 		var ops []opColumn
-		if err := errors.Join(decode(windowText, &windows), decode(opText, &ops), decode(own, &m.Own)); err != nil {
+		if err := errors.Join(decode(windowText, &windows), decode(opText, &ops), decode(attributes, &m.Attributes), decode(own, &m.Own)); err != nil {
 			return nil, fmt.Errorf("decode member %s of %s: %w", m.User, r.Conversation, err)
 		}
 		for _, w := range windows {

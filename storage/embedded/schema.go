@@ -87,6 +87,33 @@ CREATE TABLE positions (
 	PRIMARY KEY (topic, topic_id, partition)
 ) STRICT, WITHOUT ROWID;
 `,
+	// The table of mentions follows the messages by itself, whatever takes a
+	// message's content: a revoke, retention.
+	`
+ALTER TABLE conversations ADD COLUMN changed_at INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE conversations ADD COLUMN override INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE members ADD COLUMN attributes TEXT;
+
+CREATE TABLE mentions (
+	conversation TEXT    NOT NULL,
+	user         TEXT    NOT NULL,
+	seq          INTEGER NOT NULL,
+	PRIMARY KEY (conversation, user, seq)
+) STRICT, WITHOUT ROWID;
+INSERT OR IGNORE INTO mentions (conversation, user, seq)
+	SELECT m.conversation, j.value, m.seq FROM messages m, json_each(m.mentions) j WHERE m.mentions IS NOT NULL;
+CREATE TRIGGER mentions_come AFTER INSERT ON messages WHEN NEW.mentions IS NOT NULL BEGIN
+	INSERT OR IGNORE INTO mentions (conversation, user, seq) SELECT NEW.conversation, j.value, NEW.seq FROM json_each(NEW.mentions) j;
+END;
+CREATE TRIGGER mentions_go AFTER UPDATE OF mentions ON messages WHEN OLD.mentions IS NOT NULL AND NEW.mentions IS NULL BEGIN
+	DELETE FROM mentions WHERE conversation = OLD.conversation AND seq = OLD.seq
+		AND user IN (SELECT j.value FROM json_each(OLD.mentions) j);
+END;
+CREATE TRIGGER mentions_die AFTER DELETE ON messages WHEN OLD.mentions IS NOT NULL BEGIN
+	DELETE FROM mentions WHERE conversation = OLD.conversation AND seq = OLD.seq
+		AND user IN (SELECT j.value FROM json_each(OLD.mentions) j);
+END;
+`,
 }
 
 // migrate brings the schema to the latest version, each step in a transaction

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tidemark-im/tidemark/watermark"
@@ -252,8 +251,7 @@ func (t *txn) member(k memberKey) (*memberState, error) {
 // clash tells whether two states of one version differ in what the version
 // counts.
 func clash(a, b *watermark.Member) bool {
-	return a.Version == b.Version && a.Version > 0 &&
-		(a.LastMembership != b.LastMembership || !slices.Equal(a.Memberships, b.Memberships) || !slices.Equal(a.Ops, b.Ops))
+	return a.Version == b.Version && a.Version > 0 && !a.SameState(b)
 }
 
 // mergeMember merges m into st, and m's own messages into their table. The list
@@ -295,7 +293,7 @@ func (t *txn) conversation(c *watermark.Conversation) error {
 	// with a message.
 	n := watermark.Conversation{}
 	n.Merge(*c)
-	if _, err := t.exec(qPutConv, c.ID, n.Min, n.Max, int(n.Policy), n.Repair.Number, n.Repair.From, n.LastTime); err != nil {
+	if _, err := t.exec(qPutConv, c.ID, n.Min, n.Max, int(n.Policy), n.Repair.Number, n.Repair.From, n.LastTime, n.ChangedAt, n.Override.Code()); err != nil {
 		return err
 	}
 	for p, offset := range c.Inputs {

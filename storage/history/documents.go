@@ -67,6 +67,25 @@ type revokedField struct {
 	Time int64  `bson:"t"`
 }
 
+func attributesOf(m map[string]string) []attribute {
+	var out []attribute
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, attribute{k, m[k]})
+	}
+	return out
+}
+
+func attributesFrom(list []attribute) map[string]string {
+	if len(list) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(list))
+	for _, a := range list {
+		out[a.Key] = a.Value
+	}
+	return out
+}
+
 func messageToDoc(conv watermark.ConversationID, m *watermark.Message) *messageDoc {
 	d := &messageDoc{
 		Key: rowKey(conv, m.Seq), Conv: string(conv), Seq: int64(m.Seq), Sender: string(m.Sender), ClientID: m.ClientID,
@@ -76,9 +95,7 @@ func messageToDoc(conv watermark.ConversationID, m *watermark.Message) *messageD
 	for _, u := range m.Mentions {
 		d.Mentions = append(d.Mentions, string(u))
 	}
-	for _, k := range slices.Sorted(maps.Keys(m.Attributes)) {
-		d.Attributes = append(d.Attributes, attribute{k, m.Attributes[k]})
-	}
+	d.Attributes = attributesOf(m.Attributes)
 	if m.Revoked != nil {
 		d.Revoked = &revokedField{string(m.Revoked.By), m.Revoked.Time}
 	}
@@ -98,12 +115,7 @@ func (d *messageDoc) message() (watermark.Message, error) {
 	for _, u := range d.Mentions {
 		m.Mentions = append(m.Mentions, watermark.UserID(u))
 	}
-	for _, a := range d.Attributes {
-		if m.Attributes == nil {
-			m.Attributes = make(map[string]string, len(d.Attributes))
-		}
-		m.Attributes[a.Key] = a.Value
-	}
+	m.Attributes = attributesFrom(d.Attributes)
 	if d.Revoked != nil {
 		m.Revoked = &watermark.Revoked{Seq: m.Seq, By: watermark.UserID(d.Revoked.By), Time: d.Revoked.Time}
 	}
@@ -122,6 +134,7 @@ type memberDoc struct {
 	Receipt        int64         `bson:"rc"`
 	ChangedAt      int64         `bson:"at"`
 	Own            []int64       `bson:"own,omitempty"`
+	Attributes     []attribute   `bson:"a,omitempty"`
 }
 
 type windowField struct {
@@ -155,6 +168,7 @@ func (d *memberDoc) row() watermark.MemberRow {
 	m := watermark.Member{
 		User: watermark.UserID(d.User), Version: d.Version, LastMembership: d.LastMembership,
 		Read: watermark.Seq(d.Read), Receipt: watermark.Seq(d.Receipt), ChangedAt: d.ChangedAt,
+		Attributes: attributesFrom(d.Attributes),
 	}
 	for _, w := range d.Memberships {
 		m.Memberships = append(m.Memberships, watermark.Membership{Number: w.Number, Lower: watermark.Seq(w.Lower), Upper: watermark.Seq(w.Upper)})
@@ -180,12 +194,15 @@ type convDoc struct {
 	RepairNo   int64            `bson:"rn"`
 	RepairFrom int64            `bson:"rf,omitempty"`
 	LastTime   int64            `bson:"lt"`
+	ChangedAt  int64            `bson:"at"`
+	Override   int64            `bson:"po"`
 	Inputs     map[string]int64 `bson:"in,omitempty"`
 }
 
 func (d *convDoc) conversation() (watermark.Conversation, error) {
 	c := watermark.Conversation{
 		ID: watermark.ConversationID(d.ID), Min: watermark.Seq(d.Min), Max: watermark.Seq(d.Max), LastTime: d.LastTime,
+		ChangedAt: d.ChangedAt, Override: watermark.PolicyFromCode(d.Override),
 		Repair: watermark.Repaired{Number: d.RepairNo, From: watermark.Seq(d.RepairFrom)},
 	}
 	if d.MaxKeep > 0 && d.MaxKeep >= d.MaxAdvance {

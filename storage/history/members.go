@@ -79,7 +79,7 @@ func foldMembers(rows []watermark.MemberRow) []*memberChange {
 			out = append(out, c)
 		}
 		marks := r.Member
-		marks.Version, marks.Memberships, marks.Ops, marks.LastMembership = 0, nil, nil, 0
+		marks.Version, marks.Memberships, marks.Ops, marks.Attributes, marks.LastMembership = 0, nil, nil, nil, 0
 		c.row.Member.Merge(marks)
 		if r.Member.Version > 0 {
 			c.indexes = append(c.indexes, i)
@@ -122,13 +122,12 @@ func (s *Store) lookAtWindows(ctx context.Context, rows []watermark.MemberRow, c
 	return nil
 }
 
-var windowFieldsOnly = bson.D{{Key: "v", Value: 1}, {Key: "lm", Value: 1}, {Key: "w", Value: 1}, {Key: "ops", Value: 1}}
+var windowFieldsOnly = bson.D{{Key: "v", Value: 1}, {Key: "lm", Value: 1}, {Key: "w", Value: 1}, {Key: "ops", Value: 1}, {Key: "a", Value: 1}}
 
 // clash tells whether two states of one version differ in what the version
 // counts.
 func clash(a, b *watermark.Member) bool {
-	return a.Version == b.Version && a.Version > 0 &&
-		(a.LastMembership != b.LastMembership || !slices.Equal(a.Memberships, b.Memberships) || !slices.Equal(a.Ops, b.Ops))
+	return a.Version == b.Version && a.Version > 0 && !a.SameState(b)
 }
 
 // model gives the update. Where windows change it names the version that was
@@ -145,6 +144,7 @@ func (c *memberChange) model() mongo.WriteModel {
 			{Key: "lm", Value: c.windows.LastMembership},
 			{Key: "w", Value: windowFields(&c.windows)},
 			{Key: "ops", Value: opFields(&c.windows)},
+			{Key: "a", Value: attributesOf(c.windows.Attributes)},
 		}
 	}
 	m := mongo.NewUpdateOneModel().SetUpsert(true).SetFilter(filter)

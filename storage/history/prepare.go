@@ -17,20 +17,33 @@ const schema = 1
 
 // The names of the indexes.
 const (
-	messagesBySeq = "tidemark_c_s"
-	membersByUser = "tidemark_u_c"
+	messagesBySeq  = "tidemark_c_s"
+	mentionsByUser = "tidemark_m_c_s"
+	membersByUser  = "tidemark_u_c"
 )
 
 type indexSpec struct {
 	collection, name string
 	keys             bson.D
+	// having, if set, is the one field that a document must have to be in it.
+	having string
 }
 
 // indexes are all that the store needs beside those of _id. None is unique:
 // that is _id's alone, so a duplicate key always speaks of the document itself.
 var indexes = []indexSpec{
-	{"messages", messagesBySeq, bson.D{{Key: "c", Value: int32(1)}, {Key: "s", Value: int32(1)}}},
-	{"members", membersByUser, bson.D{{Key: "u", Value: int32(1)}, {Key: "c", Value: int32(1)}}},
+	{"messages", messagesBySeq, bson.D{{Key: "c", Value: int32(1)}, {Key: "s", Value: int32(1)}}, ""},
+	// Few messages mention anybody; the others do not pay for those that do.
+	{"messages", mentionsByUser, bson.D{{Key: "m", Value: int32(1)}, {Key: "c", Value: int32(1)}, {Key: "s", Value: int32(1)}}, "m"},
+	{"members", membersByUser, bson.D{{Key: "u", Value: int32(1)}, {Key: "c", Value: int32(1)}}, ""},
+}
+
+// filter gives what a document must have to be in the index; nil: nothing.
+func (i indexSpec) filter() bson.D {
+	if i.having == "" {
+		return nil
+	}
+	return bson.D{{Key: i.having, Value: bson.D{{Key: "$exists", Value: true}}}}
 }
 
 // Prepare makes the collections and indexes that are missing and checks those
@@ -124,7 +137,11 @@ func (s *Store) prepareIndexes(ctx context.Context) error {
 		there, err := s.checkIndex(ctx, coll, want)
 		if err == nil && !there {
 			s.log.InfoContext(ctx, "history index is being made", "collection", want.collection, "index", want.name)
-			_, err = coll.Indexes().CreateOne(ctx, mongo.IndexModel{Keys: want.keys, Options: options.Index().SetName(want.name)})
+			opts := options.Index().SetName(want.name)
+			if f := want.filter(); f != nil {
+				opts.SetPartialFilterExpression(f)
+			}
+			_, err = coll.Indexes().CreateOne(ctx, mongo.IndexModel{Keys: want.keys, Options: opts})
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("index %s of %s: %w", want.name, want.collection, err))
@@ -161,7 +178,7 @@ func (s *Store) checkIndex(ctx context.Context, coll *mongo.Collection, want ind
 		if got.Name != want.name {
 			return false, fmt.Errorf("its keys stand under the name %s: %w", got.Name, errDiffers)
 		}
-		if odd := oddOptions(raw); !sameKeys(got.Key, want.keys) || odd != "" {
+		if odd := oddOptions(raw, want.filter()); !sameKeys(got.Key, want.keys) || odd != "" {
 			return false, fmt.Errorf("it is on %s%s, and must be on %s: %w", keyText(got.Key), odd, keyText(want.keys), errDiffers)
 		}
 		there = true
@@ -169,17 +186,30 @@ func (s *Store) checkIndex(ctx context.Context, coll *mongo.Collection, want ind
 	return there, nil
 }
 
-// oddOptions tells which options an index has that change what it holds.
-func oddOptions(raw bson.Raw) string {
+// oddOptions tells which options an index has that change what it holds,
+// beside the filter that it must have.
+func oddOptions(raw bson.Raw, filter bson.D) string {
 	var out strings.Builder
 	for _, name := range []string{"unique", "sparse", "hidden"} {
 		if v, ok := raw.Lookup(name).BooleanOK(); ok && v {
 			out.WriteString(" " + name)
 		}
 	}
-	for _, name := range []string{"partialFilterExpression", "expireAfterSeconds", "collation"} {
+	for _, name := range []string{"expireAfterSeconds", "collation"} {
 		if _, err := raw.LookupErr(name); err == nil {
 			out.WriteString(" " + name)
+		}
+	}
+	got, err := raw.LookupErr("partialFilterExpression")
+	switch has := err == nil; {
+	case !has && filter != nil:
+		out.WriteString(" without partialFilterExpression")
+	case has && filter == nil:
+		out.WriteString(" partialFilterExpression")
+	case has:
+		var f bson.D
+		if err := got.Unmarshal(&f); err != nil || fmt.Sprint(f) != fmt.Sprint(filter) {
+			fmt.Fprintf(&out, " partialFilterExpression %v instead of %v", f, filter)
 		}
 	}
 	return out.String()

@@ -34,8 +34,9 @@ func good() database {
 	return database{
 		version:     1,
 		collections: bson.A{coll("messages", clustered), coll("members", bson.D{}), coll("conversations", bson.D{})},
-		messages:    bson.A{id, index("tidemark_c_s", keys("c", "s"))},
-		other:       bson.A{id, index("tidemark_u_c", keys("u", "c"))},
+		messages: bson.A{id, index("tidemark_c_s", keys("c", "s")), index("tidemark_m_c_s", keys("m", "c", "s"),
+			bson.E{Key: "partialFilterExpression", Value: bson.D{{Key: "m", Value: bson.D{{Key: "$exists", Value: true}}}}})},
+		other: bson.A{id, index("tidemark_u_c", keys("u", "c"))},
 	}
 }
 
@@ -72,6 +73,11 @@ func TestPrepareNamesWhatDiffers(t *testing.T) {
 		reason string
 		says   []string
 	}{
+		{"an index on all messages", func(d *database) { d.messages[2] = index("tidemark_m_c_s", keys("m", "c", "s")) },
+			fault.Fatal, "index", []string{"tidemark_m_c_s", "without partialFilterExpression"}},
+		{"an index on other messages", func(d *database) {
+			d.messages[2] = index("tidemark_m_c_s", keys("m", "c", "s"), bson.E{Key: "partialFilterExpression", Value: keys("m")})
+		}, fault.Fatal, "index", []string{"tidemark_m_c_s", "partialFilterExpression"}},
 		{"an index on other keys", func(d *database) { d.messages[1] = index("tidemark_c_s", keys("c")) },
 			fault.Fatal, "index", []string{"index tidemark_c_s of messages", "{c:1}", "{c:1, s:1}"}},
 		{"an index that is unique", func(d *database) {

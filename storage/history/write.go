@@ -384,6 +384,8 @@ func conversationUpdate(c *watermark.Conversation) bson.D {
 		{Key: policy, Value: int64(c.Max)},
 		{Key: "rn", Value: c.Repair.Number},
 		{Key: "lt", Value: c.LastTime},
+		{Key: "at", Value: c.ChangedAt},
+		{Key: "po", Value: c.Override.Code()},
 	}
 	for p, offset := range c.Inputs {
 		highest = append(highest, bson.E{Key: "in." + inputField(p), Value: offset})

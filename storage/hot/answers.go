@@ -81,6 +81,8 @@ type memberRow struct {
 	Receipt        int64           `json:"receipt,omitempty"`
 	Own            []watermark.Seq `json:"own,omitempty"`
 	ChangedAt      int64           `json:"changedAt,omitempty"`
+
+	Attributes map[string]string `json:"attributes,omitempty"`
 }
 
 type membershipRow struct {
@@ -114,6 +116,7 @@ func encodeAnswer(a *watermark.Answer) (string, error) {
 		row.Member = &memberRow{
 			User: string(m.User), Version: m.Version, LastMembership: m.LastMembership,
 			Read: int64(m.Read), Receipt: int64(m.Receipt), Own: m.Own, ChangedAt: m.ChangedAt,
+			Attributes: m.Attributes,
 		}
 		for _, w := range m.Memberships {
 			row.Member.Memberships = append(row.Member.Memberships, membershipRow{w.Number, int64(w.Lower), int64(w.Upper)})
@@ -147,6 +150,7 @@ func decodeAnswer(text string) (*watermark.Answer, error) {
 		a.Member = &watermark.Member{
 			User: watermark.UserID(r.User), Version: r.Version, LastMembership: r.LastMembership,
 			Read: watermark.Seq(r.Read), Receipt: watermark.Seq(r.Receipt), Own: r.Own, ChangedAt: r.ChangedAt,
+			Attributes: r.Attributes,
 		}
 		for _, w := range r.Memberships {
 			a.Member.Memberships = append(a.Member.Memberships, watermark.Membership{

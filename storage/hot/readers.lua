@@ -1,11 +1,12 @@
 -- Who has read a seq, a page at a time, by ascending (read mark, user), and how
 -- many there are. Reads only.
 --
--- KEYS  1 meta  2 read
+-- KEYS  1 meta  2 read  3 mem
 -- ARGV  1 incarnation ("" = ask the server)  2 seq  3 most readers (0 = count only)
 --       4 read mark and 5 user after which to go on ("0", "" = from the start)
 -- Reply {"unknown"} where Redis does not know all members
---    or {"known", count, user, read mark, user, read mark, ...}
+--    or {"known", count, user, read mark, text, user, read mark, text, ...}
+--    where text is the member's, "-" for who never had a window
 --
 -- Marks only rise, so a reader that moves between two pages moves ahead: it may
 -- come again, none is left out.
@@ -51,7 +52,9 @@ if tonumber(mark) >= tonumber(ARGV[2]) then
   start = low
 end
 local page = redis.call('ZRANGE', KEYS[2], start, start + most - 1, 'WITHSCORES')
-for i = 1, #page do
-  out[i + 2] = page[i]
+for i = 1, #page, 2 do
+  out[#out + 1] = page[i]
+  out[#out + 1] = page[i + 1]
+  out[#out + 1] = redis.call('HGET', KEYS[3], page[i]) or '-'
 end
 return out

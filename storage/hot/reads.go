@@ -48,33 +48,22 @@ func (h *Hot) RaiseReads(ctx context.Context, rows []watermark.MemberRow) (err e
 	return nil
 }
 
-// Reader is a user and how far it has read.
-type Reader struct {
-	User watermark.UserID
-	Read watermark.Seq
-}
+// Reader is a user, how far it has read, and its window.
+type Reader = watermark.Reader
 
 // Readership is who has read a seq.
-type Readership struct {
-	// Known is false where Redis does not know all members of the conversation:
-	// nothing else is set then, and history's index answers.
-	Known bool
-	// Count is how many users have read the seq.
-	Count int64
-	// Readers is one page of them, by ascending (Read, User).
-	Readers []Reader
-}
+type Readership = watermark.Readership
 
 // MaxReaders is the most readers of one page.
 const MaxReaders = 1000
 
-var readerParts = []keyspace.Part{keyspace.Meta, keyspace.Read}
+var readerParts = []keyspace.Part{keyspace.Meta, keyspace.Read, keyspace.Members}
 
 // Readers gives the users whose read mark is at or above seq: a page of at most
 // limit (<= 0 or above MaxReaders: MaxReaders) that come after a reader, the
 // last of the page before; the zero Reader begins. A reader whose mark rises
 // between two pages may come twice, none is left out. Whether a reader's window
-// contains seq is not asked.
+// contains seq is for the caller to see.
 func (h *Hot) Readers(ctx context.Context, conv watermark.ConversationID, seq watermark.Seq, after Reader, limit int) (Readership, error) {
 	if limit <= 0 || limit > MaxReaders {
 		limit = MaxReaders
@@ -105,7 +94,10 @@ func (h *Hot) readers(ctx context.Context, call string, conv watermark.Conversat
 	}
 	out = Readership{Known: true, Count: r.number()}
 	for r.more() {
-		out.Readers = append(out.Readers, Reader{User: watermark.UserID(r.text()), Read: r.seq()})
+		x := Reader{User: watermark.UserID(r.text()), Read: r.seq()}
+		m := r.member(x.User)
+		x.Window = m.Window()
+		out.Readers = append(out.Readers, x)
 	}
 	if r.err != nil {
 		return Readership{}, failed("readers", conv, r.err)

@@ -174,6 +174,12 @@ func TestReaders(t *testing.T) {
 	for i := range 1000 {
 		// Upper case sorts before lower case by bytes, not by a locale.
 		r := hot.Reader{User: watermark.UserID(fmt.Sprintf("%c%03d", "aBcD"[i%4], i)), Read: watermark.Seq(i % 7 * 20)}
+		r.Window = watermark.Intervals{{First: 1, Last: watermark.MaxSeq}}
+		if i%3 == 0 { // of the others nothing is known, which is never to have had a window
+			m := watermark.Member{User: r.User, Version: 1, LastMembership: 1, Memberships: []watermark.Membership{{Number: 1, Lower: 7, Upper: 90}}}
+			e.do("HSET", e.space.Key(group, keyspace.Members), string(r.User), keyspace.MemberText(&m))
+			r.Window = m.Window()
+		}
 		if r.Read > 0 {
 			e.do("ZADD", e.space.Key(group, keyspace.Read), int64(r.Read), string(r.User))
 		}
@@ -238,7 +244,10 @@ func TestReadersAfterTheCursorMoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	diff(t, "readers", page.Readers, []hot.Reader{{"c", 5}, {"d", 5}, {"b", 9}})
+	all := watermark.Intervals{{First: 1, Last: watermark.MaxSeq}}
+	diff(t, "readers", page.Readers, []hot.Reader{
+		{User: "c", Read: 5, Window: all}, {User: "d", Read: 5, Window: all}, {User: "b", Read: 9, Window: all},
+	})
 }
 
 func TestReadersAreUnknownUnlessAllMembersAreKnown(t *testing.T) {

@@ -24,7 +24,8 @@ func conversationKeepsFields(t *testing.T, h History) {
 	c := watermark.Conversation{
 		ID: group, Min: 3, Max: watermark.MaxSeq, Policy: watermark.KeepOnSend, LastTime: 1 << 42,
 		Inputs: map[watermark.Partition]int64{{TopicID: "T-1_x", Number: 0}: 7, {TopicID: "T-1_x", Number: 41}: 1 << 40, {TopicID: "", Number: 1}: 0},
-		Repair: watermark.Repaired{Number: 12, From: 4},
+		Repair: watermark.Repaired{Number: 12, From: 4}, ChangedAt: 1 << 50,
+		Override: watermark.PolicyChanged{Version: 1 << 40, Choice: watermark.ChooseKeep},
 	}
 	write(t, h, convsOf(c))
 	equal(t, "conversation", conversation(t, h, group), c)
@@ -43,8 +44,12 @@ func conversationMergesLikePure(t *testing.T, h History) {
 				ID: want.ID, Min: watermark.Seq(small.Draw(rt, "min")), Max: watermark.Seq(top),
 				// A policy that follows from the max makes the order unimportant.
 				Policy: watermark.UnreadPolicy(top % 2), LastTime: small.Draw(rt, "time"),
-				Repair: watermark.Repaired{Number: small.Draw(rt, "number"), From: watermark.Seq(small.Draw(rt, "from"))},
+				Repair:    watermark.Repaired{Number: small.Draw(rt, "number"), From: watermark.Seq(small.Draw(rt, "from"))},
+				ChangedAt: small.Draw(rt, "changed at"),
 			}
+			// One version is one choice, as one owner makes them.
+			u.Override.Version = small.Draw(rt, "override")
+			u.Override.Choice = watermark.PolicyChoice(u.Override.Version % 3)
 			for range rapid.IntRange(0, 3).Draw(rt, "inputs") {
 				if u.Inputs == nil {
 					u.Inputs = make(map[watermark.Partition]int64)

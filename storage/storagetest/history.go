@@ -52,6 +52,12 @@ type History interface {
 	// Messages gives the lowest rows of conv within in, ascending.
 	Messages(ctx context.Context, conv watermark.ConversationID, in watermark.Interval, limit int) ([]watermark.Message, error)
 
+	// Peek answers peeks, in order: the row at Peek.Last, where it stands and
+	// retention has not taken it, and the seqs within Peek.Mentions at which rows
+	// mention Peek.User, all of them or the lowest MaxMentions of each interval.
+	// 500 peeks must take a handful of queries.
+	Peek(ctx context.Context, peeks []watermark.Peek) ([]watermark.Peeked, error)
+
 	// Sent gives the client message ids of the rows above a seq; of an id that
 	// stands at two, the higher one. Callers ask for about DedupeHorizon seqs.
 	Sent(ctx context.Context, conv watermark.ConversationID, above watermark.Seq) (map[watermark.SentKey]watermark.Sent, error)

@@ -28,6 +28,7 @@ func memberKeepsFields(t *testing.T, h History) {
 		Memberships: []watermark.Membership{{Number: 1, Upper: 399}, {Number: 2, Lower: 401, Upper: 450}, {Number: 3, Lower: watermark.MaxSeq}},
 		Ops:         []watermark.AppliedOp{{ID: "op <1> \"é\"", Edge: 399}, {ID: "op2", Edge: watermark.MaxSeq}},
 		Read:        450, Receipt: 12, Own: []watermark.Seq{451, 1 << 40}, ChangedAt: 1 << 50,
+		Attributes: map[string]string{"muted": "1", "a.b-c_d": "\"é\"|,;"},
 	}
 	closed := watermark.Member{User: "bob", Version: 2, LastMembership: 1, Ops: []watermark.AppliedOp{{ID: "kick", Edge: 0}}}
 	touched := watermark.Member{User: "carol"}
@@ -54,7 +55,9 @@ func memberMergesLikePure(t *testing.T, h History) {
 		states := []watermark.Member{{User: "alice"}}
 		for i := range rapid.IntRange(0, 12).Draw(rt, "ops") {
 			m, edge := states[len(states)-1], watermark.Seq(10*i)
-			switch rapid.IntRange(0, 2).Draw(rt, "op") {
+			switch rapid.IntRange(0, 3).Draw(rt, "op") {
+			case 3:
+				m, _, _ = m.SetAttributes(fmt.Sprint("op", i), edge, map[string]string{"pinned": fmt.Sprint(i), fmt.Sprint("x", i%4): []string{"", "on"}[i/4%2]})
 			case 0:
 				m, _, _ = m.Join(fmt.Sprint("op", i), edge, watermark.History(i%3), edge/2)
 			case 1:

@@ -140,8 +140,7 @@ func (h *Memory) membersLocked(rows []watermark.MemberRow) (conflicts []int) {
 		if !ok {
 			m.User = r.Member.User
 		}
-		if o := r.Member; m.Version == o.Version && m.Version > 0 && (m.LastMembership != o.LastMembership ||
-			!slices.Equal(m.Memberships, o.Memberships) || !slices.Equal(m.Ops, o.Ops)) {
+		if m.Version == r.Member.Version && m.Version > 0 && !m.SameState(&r.Member) {
 			conflicts = append(conflicts, i)
 		}
 		m.Merge(r.Member)
@@ -287,6 +286,34 @@ func (h *Memory) Messages(ctx context.Context, conv watermark.ConversationID, in
 	}
 	slices.SortFunc(out, func(a, b watermark.Message) int { return cmp.Compare(a.Seq, b.Seq) })
 	return capped(out, limit), ctx.Err()
+}
+
+// Peek implements History.
+func (h *Memory) Peek(ctx context.Context, peeks []watermark.Peek) ([]watermark.Peeked, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := make([]watermark.Peeked, len(peeks))
+	for i, p := range peeks {
+		c := h.convs[p.Conversation]
+		if c == nil {
+			continue
+		}
+		if r := c.rows[p.Last]; r != nil && !r.gone {
+			m := cloneMessage(r.Message)
+			out[i].Last = &m
+		}
+		for _, in := range p.Mentions {
+			var seqs []watermark.Seq
+			for s, r := range c.rows {
+				if in.Contains(s) && slices.Contains(r.Mentions, p.User) {
+					seqs = append(seqs, s)
+				}
+			}
+			slices.Sort(seqs)
+			out[i].Mentions = append(out[i].Mentions, capped(seqs, watermark.MaxMentions)...)
+		}
+	}
+	return out, ctx.Err()
 }
 
 // Sent implements History.

@@ -20,6 +20,9 @@ var readTests = []test{
 	{"states: who is in them", statesMembers},
 	{"states: many conversations", statesMany},
 	{"states: sent ids within the horizon", statesSent},
+	{"peeks give the last row and the mentions", peeks},
+	{"a peek sees no mention that is gone", peeksAfterLoss},
+	{"many peeks, compared with the model", manyPeeks},
 }
 
 func ranges(t *testing.T, h History) {
@@ -297,4 +300,79 @@ func statesSent(t *testing.T, h History) {
 	equal(t, "not asked for", len(states[1].Sent), 0)
 	states = must(h.States(t.Context(), []watermark.Want{{Conversation: group}}))(t)
 	equal(t, "not asked for, alone", len(states[0].Sent), 0)
+}
+
+func peeks(t *testing.T, h History) {
+	other := watermark.GroupOf("g") // a prefix of the other one
+	long := make([]watermark.Row, 0, 400)
+	for i := range 400 { // "bob" and "carol" in each, but for every fourth
+		m := text(watermark.Seq(i+1), "alice", fmt.Sprint("id-", i))
+		if i%4 == 3 {
+			m.Mentions = nil
+		}
+		long = append(long, watermark.Row{Conversation: group, Message: m})
+	}
+	write(t, h, watermark.Change{Rows: long})
+	only := text(7, "alice", "only")
+	only.Mentions = []watermark.UserID{"bob"}
+	write(t, h, rowsOf(other, only))
+	all := watermark.Intervals{{First: -1 << 62, Last: 1 << 62}}
+	got := must(h.Peek(t.Context(), []watermark.Peek{
+		{Conversation: other, User: "bob", Last: 7, Mentions: all},
+		{Conversation: other, User: "carol", Last: 6, Mentions: all},
+		{Conversation: group, User: "carol", Last: 400, Mentions: watermark.Intervals{{First: 2, Last: 5}, {First: 8, Last: 8}, {First: 399, Last: 1000}}},
+		{Conversation: group, User: "carol", Mentions: all},
+		{Conversation: group, User: "nobody", Last: 1, Mentions: all},
+		{Conversation: watermark.GroupOf("none"), User: "bob", Last: 1, Mentions: all},
+		{Conversation: group, User: "bob"},
+		{Conversation: other, User: "bob", Last: 7},
+	}))(t)
+	lowest := make([]watermark.Seq, 0, watermark.MaxMentions)
+	for s := watermark.Seq(1); len(lowest) < watermark.MaxMentions; s++ {
+		if s%4 != 0 {
+			lowest = append(lowest, s)
+		}
+	}
+	equal(t, "peeks", got, []watermark.Peeked{
+		{Last: &only, Mentions: []watermark.Seq{7}},
+		{},
+		{Last: &long[399].Message, Mentions: []watermark.Seq{2, 3, 5, 399}},
+		{Mentions: lowest},
+		{Last: &long[0].Message},
+		{}, {},
+		{Last: &only},
+	})
+	equal(t, "no peeks", must(h.Peek(t.Context(), nil))(t), []watermark.Peeked{})
+}
+
+func peeksAfterLoss(t *testing.T, h History) {
+	write(t, h, together(watermark.Change{Rows: texts(group, 1, 6)}, convsOf(watermark.Conversation{ID: group, Min: 3, Max: 6})))
+	write(t, h, revokesOf(group, watermark.Revoked{Seq: 4, By: "alice", Time: 9}, watermark.Revoked{Seq: 6, Time: 10}))
+	must(h.DeleteBelow(t.Context(), group, 3, 10))(t)
+	write(t, h, watermark.Change{Rows: texts(group, 1, 6)}) // again: replays
+	all := watermark.Intervals{{First: 1, Last: 100}}
+	gone := texts(group, 6, 1)[0].Message.Tombstone(watermark.Revoked{Seq: 6, Time: 10})
+	got := must(h.Peek(t.Context(), []watermark.Peek{
+		{Conversation: group, User: "bob", Last: 6, Mentions: all}, {Conversation: group, User: "bob", Last: 2},
+	}))(t)
+	equal(t, "peeks", got, []watermark.Peeked{{Last: &gone, Mentions: []watermark.Seq{3, 5}}, {}})
+}
+
+// manyPeeks asks for more than one piece of each kind of list.
+func manyPeeks(t *testing.T, h History) {
+	const n = 1201
+	model := NewMemory()
+	var asks []watermark.Peek
+	for i := range n {
+		conv := watermark.GroupOf(fmt.Sprint("many-", i))
+		c := watermark.Change{Rows: texts(conv, 1, 1+i%5)}
+		write(t, h, c)
+		must(model.Write(t.Context(), c))(t)
+		asks = append(asks, watermark.Peek{
+			Conversation: conv, User: []watermark.UserID{"bob", "carol", "dan"}[i%3], Last: watermark.Seq(i % 7),
+			Mentions: watermark.Intervals{{First: 1, Last: 2}, {First: 4, Last: watermark.Seq(i % 9)}}[:i%3],
+		})
+	}
+	want := must(model.Peek(t.Context(), asks))(t)
+	equal(t, "peeks", must(h.Peek(t.Context(), asks))(t), want)
 }

@@ -10,26 +10,24 @@ import (
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
-// Entry is one conversation of a user's list.
-type Entry struct {
-	Conversation watermark.Conversation
-	// Member is the user's, whole. Whether it still is one, Member.Open tells.
-	Member watermark.Member
-}
-
-// ConversationsOf gives every conversation in which user has a member row, in
-// history or in the tail, left ones too: the latest first, by id where two have
-// the same last time. Its size is the user's number of conversations.
-func (t *Truth) ConversationsOf(ctx context.Context, user watermark.UserID) (entries []Entry, err error) {
-	defer t.metrics.observe("conversations", time.Now(), &err)
+// List gives every conversation in which user has a member row, in history or
+// in the tail, left ones too: the latest first, by id where two have the same
+// last time. Its size is the user's number of conversations.
+func (t *Truth) List(ctx context.Context, user watermark.UserID) (list watermark.List, err error) {
+	defer t.metrics.observe("list", time.Now(), &err)
 	pin, err := t.cfg.PinAll(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("pin the tail: %w", err)
+		return watermark.List{}, fmt.Errorf("pin the tail: %w", err)
 	}
 	defer pin.Release()
+	// Before anything else is read, so that whatever is read covers them.
+	ends, err := pin.Ends(ctx)
+	if err != nil {
+		return watermark.List{}, fmt.Errorf("read the ends of the tail: %w", err)
+	}
 	stored, err := t.stored(ctx, pin, user)
 	if err != nil {
-		return nil, err
+		return watermark.List{}, err
 	}
 	convs := make([]watermark.ConversationID, len(stored))
 	for i, e := range stored {
@@ -37,9 +35,10 @@ func (t *Truth) ConversationsOf(ctx context.Context, user watermark.UserID) (ent
 	}
 	tail, err := pin.States(ctx, convs)
 	if err != nil {
-		return nil, fmt.Errorf("read the tail: %w", err)
+		return watermark.List{}, fmt.Errorf("read the tail: %w", err)
 	}
 	for i := range stored {
+		stored[i].Partition = pin.Partition(convs[i])
 		s := tail[convs[i]]
 		if s == nil {
 			continue
@@ -49,20 +48,20 @@ func (t *Truth) ConversationsOf(ctx context.Context, user watermark.UserID) (ent
 			stored[i].Member.Merge(m)
 		}
 	}
-	slices.SortFunc(stored, func(a, b Entry) int {
+	slices.SortFunc(stored, func(a, b watermark.Listed) int {
 		return cmp.Or(
 			cmp.Compare(b.Conversation.LastTime, a.Conversation.LastTime),
 			cmp.Compare(a.Conversation.ID, b.Conversation.ID),
 		)
 	})
-	return stored, nil
+	return watermark.List{Log: t.cfg.Log, Ends: ends, Entries: stored}, nil
 }
 
 // stored gives what history says of user's conversations, also of those that
 // only the tail knows user in. To find these the tail is read before the last
 // of history, so the caller reads it once more: what history shows must never
 // be newer than what the tail shows.
-func (t *Truth) stored(ctx context.Context, pin Pin, user watermark.UserID) ([]Entry, error) {
+func (t *Truth) stored(ctx context.Context, pin Pin, user watermark.UserID) ([]watermark.Listed, error) {
 	rows, err := t.memberships(ctx, user)
 	if err != nil {
 		return nil, err
@@ -82,7 +81,7 @@ func (t *Truth) stored(ctx context.Context, pin Pin, user watermark.UserID) ([]E
 			convs = append(convs, c)
 		}
 	}
-	entries := make([]Entry, 0, len(convs))
+	entries := make([]watermark.Listed, 0, len(convs))
 	for chunk := range slices.Chunk(convs, t.cfg.Chunk) {
 		part, err := t.cfg.History.Conversations(ctx, chunk)
 		if err != nil {
@@ -94,7 +93,7 @@ func (t *Truth) stored(ctx context.Context, pin Pin, user watermark.UserID) ([]E
 		for _, c := range part {
 			m := members[c.ID]
 			m.User = user
-			entries = append(entries, Entry{Conversation: c, Member: m})
+			entries = append(entries, watermark.Listed{Conversation: c, Member: m})
 		}
 	}
 	return entries, nil

@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tidemark-im/tidemark/storage/storagetest"
-	"github.com/tidemark-im/tidemark/storage/truth"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -62,6 +61,9 @@ func draw(rt *rapid.T, w *world) {
 				msg := watermark.Message{
 					Seq: l.max, Sender: u, ClientID: fmt.Sprint(id, "-", l.max%2), Body: []byte(id),
 					BodyType: watermark.BodyText, RecordTime: rapid.Int64Range(1, 50).Draw(rt, "time"),
+				}
+				if rapid.Bool().Draw(rt, "mentions") {
+					msg.Mentions = rapid.SliceOfNDistinct(rapid.SampledFrom(users), 1, 2, rapid.ID).Draw(rt, "mentioned")
 				}
 				msg.Hash = msg.SumHash()
 				e.Messages = append(e.Messages, msg)
@@ -240,22 +242,28 @@ func TestMessagesAreTheLogs(t *testing.T) {
 	})
 }
 
-// TestConversationsOfAreTheLogs lists while everything moves.
-func TestConversationsOfAreTheLogs(t *testing.T) {
+// TestListIsTheLogs lists while everything moves.
+func TestListIsTheLogs(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := drawWorld(rt, t)
 		tr, last := w.truth(t, rapid.IntRange(1, 3).Draw(rt, "chunk"))
 		u := rapid.SampledFrom(users).Draw(rt, "whose")
 		before := w.ends()
-		got, err := tr.ConversationsOf(t.Context(), u)
+		list, err := tr.List(t.Context(), u)
 		if err != nil {
 			rt.Fatal(err)
 		}
+		for n, end := range list.Ends {
+			if end < int64(before[n]) || end > int64(last().seen[n]) {
+				rt.Errorf("partition %d: covered up to %d, %d before the call, %d read", n, end, before[n], last().seen[n])
+			}
+		}
+		got := list.Entries
 		had := make(map[watermark.ConversationID]bool)
 		for i, e := range got {
 			c := e.Conversation.ID
 			full := w.fold(c, 0, last().seen[partitionOf(c)])
-			want := truth.Entry{Conversation: full.Conversation, Member: full.Members[u]}
+			want := watermark.Listed{Conversation: full.Conversation, Member: full.Members[u], Partition: int32(partitionOf(c))}
 			if d := diff(want, e); d != "" || had[c] {
 				rt.Errorf("%s (-log +list)\n%s", c, d)
 			}
@@ -266,9 +274,80 @@ func TestConversationsOfAreTheLogs(t *testing.T) {
 			}
 		}
 		for _, c := range convs {
-			if _, ok := w.fold(c, 0, before[partitionOf(c)]).Members[u]; ok && !had[c] {
+			// Everything below the ends that it tells is in it.
+			if _, ok := w.fold(c, 0, int(list.Ends[partitionOf(c)])).Members[u]; ok && !had[c] {
 				rt.Errorf("%s is missing", c)
 			}
 		}
 	})
+}
+
+// TestPeekIsTheLogs peeks while everything moves: what stood in the log before
+// the call is there, and nothing is there that the log has not.
+func TestPeekIsTheLogs(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := drawWorld(rt, t)
+		tr, _ := w.truth(t, rapid.IntRange(1, 3).Draw(rt, "chunk"))
+		var peeks []watermark.Peek
+		for _, c := range rapid.SliceOfN(rapid.SampledFrom(convs), 1, 5).Draw(rt, "peeked") {
+			first := watermark.Seq(rapid.Int64Range(1, 6).Draw(rt, "first"))
+			peeks = append(peeks, watermark.Peek{
+				Conversation: c, User: rapid.SampledFrom(users).Draw(rt, "user"), Last: watermark.Seq(rapid.Int64Range(0, 9).Draw(rt, "last")),
+				Mentions: watermark.Intervals{{First: first, Last: first + 3}, {First: first + 6, Last: watermark.MaxSeq}},
+			})
+		}
+		before := w.ends()
+		got, err := tr.Peek(t.Context(), peeks)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		after := w.ends()
+		for i, p := range peeks {
+			n := partitionOf(p.Conversation)
+			checkPeek(rt, p, got[i], w.peekAt(p, before[n]), w.peekAt(p, after[n]), w.fold(p.Conversation, 0, after[n]).Min)
+		}
+	})
+}
+
+// peekAt answers a peek from the first end records of the log.
+func (w *world) peekAt(p watermark.Peek, end int) (out watermark.Peeked) {
+	log := w.logs[partitionOf(p.Conversation)].records[:end]
+	gone := revokesOf(p.Conversation, log, whole)
+	for _, m := range rowsOf(p.Conversation, log, whole) {
+		if r, ok := gone[m.Seq]; ok {
+			m = m.Tombstone(r)
+		}
+		if m.Seq == p.Last {
+			out.Last = &m
+		}
+		if slices.Contains(m.Mentions, p.User) && p.Mentions.Contains(m.Seq) {
+			out.Mentions = append(out.Mentions, m.Seq)
+		}
+	}
+	return out
+}
+
+// checkPeek compares with what stood before the call and after it. Below the
+// minimum retention may have taken anything.
+func checkPeek(rt *rapid.T, p watermark.Peek, got, before, after watermark.Peeked, low watermark.Seq) {
+	if got.Last == nil && before.Last != nil && p.Last >= low {
+		rt.Errorf("%v: the message is missing", p)
+	}
+	if got.Last != nil && diff(before.Last, got.Last) != "" && diff(after.Last, got.Last) != "" {
+		rt.Errorf("%v: %v, before %v, after %v", p, got.Last, before.Last, after.Last)
+	}
+	if !slices.IsSorted(got.Mentions) || len(slices.Compact(slices.Clone(got.Mentions))) != len(got.Mentions) {
+		rt.Errorf("%v: mentions %v", p, got.Mentions)
+	}
+	// A revoke may come in between, so a mention may be of before or of after.
+	for _, s := range got.Mentions {
+		if !slices.Contains(before.Mentions, s) && !slices.Contains(after.Mentions, s) {
+			rt.Errorf("%v: no mention stands at %d", p, s)
+		}
+	}
+	for _, s := range before.Mentions {
+		if s >= low && slices.Contains(after.Mentions, s) && !slices.Contains(got.Mentions, s) {
+			rt.Errorf("%v: the mention at %d is missing", p, s)
+		}
+	}
 }

@@ -23,6 +23,7 @@ type History interface {
 	Messages(ctx context.Context, conv watermark.ConversationID, in watermark.Interval, limit int) ([]watermark.Message, error)
 	MembershipsOf(ctx context.Context, user watermark.UserID, after watermark.ConversationID, limit int) ([]watermark.MemberRow, error)
 	Conversations(ctx context.Context, ids []watermark.ConversationID) ([]watermark.Conversation, error)
+	Peek(ctx context.Context, peeks []watermark.Peek) ([]watermark.Peeked, error)
 }
 
 // Pin holds the tail of some partitions of the sequenced log from toMongo's
@@ -44,6 +45,15 @@ type Pin interface {
 	// Revokes gives the tail's revokes of conv within in, also of messages that
 	// only history has; of two of one message the first in the log.
 	Revokes(ctx context.Context, conv watermark.ConversationID, in watermark.Interval) (map[watermark.Seq]watermark.Revoked, error)
+	// Peek gives for each of peeks what the tail has of it, and all revokes of
+	// the conversation that it has.
+	Peek(ctx context.Context, peeks []watermark.Peek) ([]watermark.TailPeek, error)
+	// Ends gives by partition the end offset that the log had at a moment after
+	// the call; all partitions must be pinned. What is read afterwards covers
+	// everything below.
+	Ends(ctx context.Context) ([]int64, error)
+	// Partition tells on which partition a conversation's records stand.
+	Partition(conv watermark.ConversationID) int32
 	Release()
 }
 
@@ -55,6 +65,8 @@ type Config struct {
 	Pin func(ctx context.Context, convs []watermark.ConversationID) (Pin, error)
 	// PinAll pins all partitions. Required.
 	PinAll func(ctx context.Context) (Pin, error)
+	// Log names the incarnation of the sequenced log. Required.
+	Log string
 	// Chunk is how many conversations one set of history queries is about;
 	// 0: DefaultChunk.
 	Chunk int
@@ -81,6 +93,9 @@ func New(cfg Config) (*Truth, error) {
 	}
 	if cfg.PinAll == nil {
 		errs = append(errs, errors.New("truth: PinAll is missing"))
+	}
+	if cfg.Log == "" {
+		errs = append(errs, errors.New("truth: Log is missing"))
 	}
 	if cfg.Chunk < 0 {
 		errs = append(errs, fmt.Errorf("truth: Chunk is %d, must not be negative", cfg.Chunk))

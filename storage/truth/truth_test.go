@@ -235,20 +235,21 @@ func TestLongList(t *testing.T) {
 	w.project(t, 0, n, "never")
 	w.project(t, 1, n/2-100, "never")
 	tr, _ := w.truth(t, 0)
-	got, err := tr.ConversationsOf(t.Context(), "ann")
+	list, err := tr.List(t.Context(), "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
+	got := list.Entries
 	if len(got) != n || got[0].Conversation.LastTime != (n-1)/2 {
 		t.Errorf("%d conversations, the first of time %d", len(got), got[0].Conversation.LastTime)
 	}
-	if !slices.IsSortedFunc(got, func(a, b truth.Entry) int { return int(b.Conversation.LastTime - a.Conversation.LastTime) }) {
+	if !slices.IsSortedFunc(got, func(a, b watermark.Listed) int { return int(b.Conversation.LastTime - a.Conversation.LastTime) }) {
 		t.Error("not sorted")
 	}
-	if len(w.calls) > 13 {
+	if len(w.calls) > 14 {
 		t.Errorf("%d calls: %v", len(w.calls), w.calls)
 	}
-	if got, err := tr.ConversationsOf(t.Context(), "nobody"); err != nil || len(got) != 0 {
+	if got, err := tr.List(t.Context(), "nobody"); err != nil || len(got.Entries) != 0 {
 		t.Errorf("of nobody: %v, %v", got, err)
 	}
 }
@@ -264,8 +265,9 @@ func TestErrorsKeepTheirClassAndReleaseThePin(t *testing.T) {
 		tr, _ := w.truth(t, 0)
 		_, err1 := tr.Load(t.Context(), []watermark.Want{{Conversation: group}})
 		_, err2 := tr.Messages(t.Context(), group, whole)
-		_, err3 := tr.ConversationsOf(t.Context(), "ann")
-		for _, err := range []error{err1, err2, err3} {
+		_, err3 := tr.List(t.Context(), "ann")
+		_, err4 := tr.Peek(t.Context(), []watermark.Peek{{Conversation: group, Last: 1}})
+		for _, err := range []error{err1, err2, err3, err4} {
 			if !errors.Is(err, cause) || fault.ClassOf(err) != fault.Fatal {
 				t.Errorf("%s: %v", at, err)
 			}
@@ -281,7 +283,7 @@ func TestNewReportsAllFaults(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, word := range []string{"History", "Pin", "PinAll", "Chunk"} {
+	for _, word := range []string{"History", "Pin", "PinAll", "Log", "Chunk"} {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("%q does not name %s", err, word)
 		}
@@ -296,7 +298,7 @@ func TestMetrics(t *testing.T) {
 	tr, err := truth.New(truth.Config{
 		History: w, Registerer: reg,
 		Pin:    w.pinOf,
-		PinAll: w.pinAll,
+		PinAll: w.pinAll, Log: "log",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -333,6 +335,31 @@ func TestMetrics(t *testing.T) {
 		"[messages] 0 1",
 	}
 	if d := diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// A revoke that only the tail has takes content and mentions of a row that only
+// history has.
+func TestPeekAppliesTheTailsRevokes(t *testing.T) {
+	w := newWorld()
+	run := watermark.MessagesSequenced{}
+	for s := watermark.Seq(1); s <= 3; s++ {
+		m := message(s, "ann", fmt.Sprint(s))
+		m.Mentions = []watermark.UserID{"bob"}
+		run.Messages = append(run.Messages, m)
+	}
+	w.script(group, run)
+	w.script(group, watermark.Revoked{Seq: 3, By: "ann", Time: 5}, watermark.Revoked{Seq: 1, By: "ann", Time: 6})
+	w.appendAll()
+	w.project(t, partitionOf(group), 1, "never")
+	tr, _ := w.truth(t, 0)
+	got, err := tr.Peek(t.Context(), []watermark.Peek{{Conversation: group, User: "bob", Last: 3, Mentions: watermark.Intervals{whole}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := run.Messages[2].Tombstone(watermark.Revoked{Seq: 3, By: "ann", Time: 5})
+	if d := diff([]watermark.Peeked{{Last: &gone, Mentions: []watermark.Seq{2}}}, got); d != "" {
 		t.Error(d)
 	}
 }

@@ -3,6 +3,7 @@ package truth_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -178,6 +179,13 @@ func (w *world) Conversations(ctx context.Context, ids []watermark.ConversationI
 	return w.Memory.Conversations(ctx, ids)
 }
 
+func (w *world) Peek(ctx context.Context, peeks []watermark.Peek) ([]watermark.Peeked, error) {
+	if err := w.step("history"); err != nil {
+		return nil, err
+	}
+	return w.Memory.Peek(ctx, peeks)
+}
+
 // pin holds the log from the committed offsets on.
 type pin struct {
 	w    *world
@@ -185,6 +193,8 @@ type pin struct {
 	held map[int]bool
 	// seen is what the latest States read up to.
 	seen [2]int
+	// ends is what the latest Ends told.
+	ends [2]int
 }
 
 func (w *world) pin(partitions ...int) (*pin, error) {
@@ -211,7 +221,7 @@ func (w *world) pinOf(_ context.Context, convs []watermark.ConversationID) (trut
 func (w *world) pinAll(context.Context) (truth.Pin, error) { return w.pin(0, 1) }
 
 func (w *world) truth(t testing.TB, chunk int) (*truth.Truth, func() *pin) {
-	tr, err := truth.New(truth.Config{History: w, Pin: w.pinOf, PinAll: w.pinAll, Chunk: chunk})
+	tr, err := truth.New(truth.Config{History: w, Pin: w.pinOf, PinAll: w.pinAll, Chunk: chunk, Log: "log"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,6 +286,36 @@ func (p *pin) Revokes(_ context.Context, c watermark.ConversationID, in watermar
 		return nil, err
 	}
 	return revokesOf(c, p.tail(c), in), nil
+}
+
+func (p *pin) Ends(context.Context) ([]int64, error) {
+	if err := p.w.step("tail"); err != nil {
+		return nil, err
+	}
+	p.ends = p.w.ends()
+	return []int64{int64(p.ends[0]), int64(p.ends[1])}, nil
+}
+
+func (p *pin) Partition(c watermark.ConversationID) int32 { return int32(partitionOf(c)) }
+
+func (p *pin) Peek(_ context.Context, peeks []watermark.Peek) ([]watermark.TailPeek, error) {
+	if err := p.w.step("tail"); err != nil {
+		return nil, err
+	}
+	out := make([]watermark.TailPeek, len(peeks))
+	for i, a := range peeks {
+		tail := p.tail(a.Conversation)
+		for _, m := range rowsOf(a.Conversation, tail, whole) {
+			if m.Seq == a.Last {
+				out[i].Last = &m
+			}
+			if slices.Contains(m.Mentions, a.User) && a.Mentions.Contains(m.Seq) {
+				out[i].Mentions = append(out[i].Mentions, m.Seq)
+			}
+		}
+		out[i].Revokes = revokesOf(a.Conversation, tail, whole)
+	}
+	return out, nil
 }
 
 func (p *pin) Release() { p.w.released++ }

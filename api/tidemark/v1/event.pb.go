@@ -158,6 +158,7 @@ type Event struct {
 	//	*Event_Revoked
 	//	*Event_Read
 	//	*Event_Repaired
+	//	*Event_Policy
 	Kind          isEvent_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -254,6 +255,15 @@ func (x *Event) GetRepaired() *Repaired {
 	return nil
 }
 
+func (x *Event) GetPolicy() *PolicyChanged {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_Policy); ok {
+			return x.Policy
+		}
+	}
+	return nil
+}
+
 type isEvent_Kind interface {
 	isEvent_Kind()
 }
@@ -282,6 +292,10 @@ type Event_Repaired struct {
 	Repaired *Repaired `protobuf:"bytes,6,opt,name=repaired,proto3,oneof"`
 }
 
+type Event_Policy struct {
+	Policy *PolicyChanged `protobuf:"bytes,7,opt,name=policy,proto3,oneof"`
+}
+
 func (*Event_Messages) isEvent_Kind() {}
 
 func (*Event_Window) isEvent_Kind() {}
@@ -293,6 +307,8 @@ func (*Event_Revoked) isEvent_Kind() {}
 func (*Event_Read) isEvent_Kind() {}
 
 func (*Event_Repaired) isEvent_Kind() {}
+
+func (*Event_Policy) isEvent_Kind() {}
 
 type MessagesSequenced struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -351,7 +367,7 @@ type WindowChanged struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The member's full state after the change; the highest version stands.
 	Member *MemberState `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
-	// What changed it: "join", "leave", "clear".
+	// What changed it: "join", "leave", "clear", "attributes".
 	Cause         string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
 	Actor         string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -636,6 +652,61 @@ func (x *Repaired) GetFrom() int64 {
 	return 0
 }
 
+// PolicyChanged says how a conversation counts own messages from here on.
+type PolicyChanged struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Raised by one with every change; the highest one stands.
+	Version int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Unspecified: the deployment's default.
+	Policy        UnreadPolicy `protobuf:"varint,2,opt,name=policy,proto3,enum=tidemark.v1.UnreadPolicy" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyChanged) Reset() {
+	*x = PolicyChanged{}
+	mi := &file_tidemark_v1_event_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyChanged) ProtoMessage() {}
+
+func (x *PolicyChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_tidemark_v1_event_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyChanged.ProtoReflect.Descriptor instead.
+func (*PolicyChanged) Descriptor() ([]byte, []int) {
+	return file_tidemark_v1_event_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PolicyChanged) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *PolicyChanged) GetPolicy() UnreadPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return UnreadPolicy_UNREAD_POLICY_UNSPECIFIED
+}
+
 // PushEvent is what the gateway delivers to a connected device.
 type PushEvent struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
@@ -652,6 +723,7 @@ type PushEvent struct {
 	//	*PushEvent_Read
 	//	*PushEvent_MinSeq
 	//	*PushEvent_Repaired
+	//	*PushEvent_Policy
 	Kind          isPushEvent_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -659,7 +731,7 @@ type PushEvent struct {
 
 func (x *PushEvent) Reset() {
 	*x = PushEvent{}
-	mi := &file_tidemark_v1_event_proto_msgTypes[9]
+	mi := &file_tidemark_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +743,7 @@ func (x *PushEvent) String() string {
 func (*PushEvent) ProtoMessage() {}
 
 func (x *PushEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_event_proto_msgTypes[9]
+	mi := &file_tidemark_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +756,7 @@ func (x *PushEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushEvent.ProtoReflect.Descriptor instead.
 func (*PushEvent) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_tidemark_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PushEvent) GetConversation() string {
@@ -776,6 +848,15 @@ func (x *PushEvent) GetRepaired() *Repaired {
 	return nil
 }
 
+func (x *PushEvent) GetPolicy() *PolicyChanged {
+	if x != nil {
+		if x, ok := x.Kind.(*PushEvent_Policy); ok {
+			return x.Policy
+		}
+	}
+	return nil
+}
+
 type isPushEvent_Kind interface {
 	isPushEvent_Kind()
 }
@@ -804,6 +885,10 @@ type PushEvent_Repaired struct {
 	Repaired *Repaired `protobuf:"bytes,10,opt,name=repaired,proto3,oneof"`
 }
 
+type PushEvent_Policy struct {
+	Policy *PolicyChanged `protobuf:"bytes,11,opt,name=policy,proto3,oneof"`
+}
+
 func (*PushEvent_Message) isPushEvent_Kind() {}
 
 func (*PushEvent_Window) isPushEvent_Kind() {}
@@ -815,6 +900,8 @@ func (*PushEvent_Read) isPushEvent_Kind() {}
 func (*PushEvent_MinSeq) isPushEvent_Kind() {}
 
 func (*PushEvent_Repaired) isPushEvent_Kind() {}
+
+func (*PushEvent_Policy) isPushEvent_Kind() {}
 
 // DeadLetter is the header block of a record on the deadLetter topic, as JSON
 // in the record header "tidemark-dead-letter"; key, value and other headers are
@@ -837,7 +924,7 @@ type DeadLetter struct {
 
 func (x *DeadLetter) Reset() {
 	*x = DeadLetter{}
-	mi := &file_tidemark_v1_event_proto_msgTypes[10]
+	mi := &file_tidemark_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -849,7 +936,7 @@ func (x *DeadLetter) String() string {
 func (*DeadLetter) ProtoMessage() {}
 
 func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_event_proto_msgTypes[10]
+	mi := &file_tidemark_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -862,7 +949,7 @@ func (x *DeadLetter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
 func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_tidemark_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeadLetter) GetTopic() string {
@@ -933,15 +1020,16 @@ const file_tidemark_v1_event_proto_rawDesc = "" +
 	"\x06Origin\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x16\n" +
-	"\x06offset\x18\x03 \x01(\x03R\x06offset\"\xd7\x02\n" +
+	"\x06offset\x18\x03 \x01(\x03R\x06offset\"\x8d\x03\n" +
 	"\x05Event\x12<\n" +
 	"\bmessages\x18\x01 \x01(\v2\x1e.tidemark.v1.MessagesSequencedH\x00R\bmessages\x124\n" +
 	"\x06window\x18\x02 \x01(\v2\x1a.tidemark.v1.WindowChangedH\x00R\x06window\x124\n" +
 	"\amin_seq\x18\x03 \x01(\v2\x19.tidemark.v1.MinSeqRaisedH\x00R\x06minSeq\x120\n" +
 	"\arevoked\x18\x04 \x01(\v2\x14.tidemark.v1.RevokedH\x00R\arevoked\x12/\n" +
 	"\x04read\x18\x05 \x01(\v2\x19.tidemark.v1.ReadAdvancedH\x00R\x04read\x123\n" +
-	"\brepaired\x18\x06 \x01(\v2\x15.tidemark.v1.RepairedH\x00R\brepairedB\x06\n" +
-	"\x04kindJ\x04\b\a\x10 \"~\n" +
+	"\brepaired\x18\x06 \x01(\v2\x15.tidemark.v1.RepairedH\x00R\brepaired\x124\n" +
+	"\x06policy\x18\a \x01(\v2\x1a.tidemark.v1.PolicyChangedH\x00R\x06policyB\x06\n" +
+	"\x04kindJ\x04\b\b\x10 \"~\n" +
 	"\x11MessagesSequenced\x121\n" +
 	"\x06policy\x18\x01 \x01(\x0e2\x19.tidemark.v1.UnreadPolicyR\x06policy\x126\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1a.tidemark.v1.LoggedMessageR\bmessages\"m\n" +
@@ -963,7 +1051,10 @@ const file_tidemark_v1_event_proto_rawDesc = "" +
 	"\x06device\x18\x04 \x01(\tR\x06device\"6\n" +
 	"\bRepaired\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x12\n" +
-	"\x04from\x18\x02 \x01(\x03R\x04from\"\xd2\x03\n" +
+	"\x04from\x18\x02 \x01(\x03R\x04from\"\\\n" +
+	"\rPolicyChanged\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\x121\n" +
+	"\x06policy\x18\x02 \x01(\x0e2\x19.tidemark.v1.UnreadPolicyR\x06policy\"\x88\x04\n" +
 	"\tPushEvent\x12\"\n" +
 	"\fconversation\x18\x01 \x01(\tR\fconversation\x12\x17\n" +
 	"\amax_seq\x18\x02 \x01(\x03R\x06maxSeq\x12#\n" +
@@ -976,8 +1067,9 @@ const file_tidemark_v1_event_proto_rawDesc = "" +
 	"\x04read\x18\b \x01(\v2\x19.tidemark.v1.ReadAdvancedH\x00R\x04read\x124\n" +
 	"\amin_seq\x18\t \x01(\v2\x19.tidemark.v1.MinSeqRaisedH\x00R\x06minSeq\x123\n" +
 	"\brepaired\x18\n" +
-	" \x01(\v2\x15.tidemark.v1.RepairedH\x00R\brepairedB\x06\n" +
-	"\x04kindJ\x04\b\v\x10 \"\xe2\x01\n" +
+	" \x01(\v2\x15.tidemark.v1.RepairedH\x00R\brepaired\x124\n" +
+	"\x06policy\x18\v \x01(\v2\x1a.tidemark.v1.PolicyChangedH\x00R\x06policyB\x06\n" +
+	"\x04kindJ\x04\b\f\x10 \"\xe2\x01\n" +
 	"\n" +
 	"DeadLetter\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
@@ -1002,7 +1094,7 @@ func file_tidemark_v1_event_proto_rawDescGZIP() []byte {
 	return file_tidemark_v1_event_proto_rawDescData
 }
 
-var file_tidemark_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_tidemark_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_tidemark_v1_event_proto_goTypes = []any{
 	(*SequencedRecord)(nil),   // 0: tidemark.v1.SequencedRecord
 	(*Origin)(nil),            // 1: tidemark.v1.Origin
@@ -1013,12 +1105,13 @@ var file_tidemark_v1_event_proto_goTypes = []any{
 	(*Revoked)(nil),           // 6: tidemark.v1.Revoked
 	(*ReadAdvanced)(nil),      // 7: tidemark.v1.ReadAdvanced
 	(*Repaired)(nil),          // 8: tidemark.v1.Repaired
-	(*PushEvent)(nil),         // 9: tidemark.v1.PushEvent
-	(*DeadLetter)(nil),        // 10: tidemark.v1.DeadLetter
-	(UnreadPolicy)(0),         // 11: tidemark.v1.UnreadPolicy
-	(*LoggedMessage)(nil),     // 12: tidemark.v1.LoggedMessage
-	(*MemberState)(nil),       // 13: tidemark.v1.MemberState
-	(*Message)(nil),           // 14: tidemark.v1.Message
+	(*PolicyChanged)(nil),     // 9: tidemark.v1.PolicyChanged
+	(*PushEvent)(nil),         // 10: tidemark.v1.PushEvent
+	(*DeadLetter)(nil),        // 11: tidemark.v1.DeadLetter
+	(UnreadPolicy)(0),         // 12: tidemark.v1.UnreadPolicy
+	(*LoggedMessage)(nil),     // 13: tidemark.v1.LoggedMessage
+	(*MemberState)(nil),       // 14: tidemark.v1.MemberState
+	(*Message)(nil),           // 15: tidemark.v1.Message
 }
 var file_tidemark_v1_event_proto_depIdxs = []int32{
 	2,  // 0: tidemark.v1.SequencedRecord.events:type_name -> tidemark.v1.Event
@@ -1029,20 +1122,23 @@ var file_tidemark_v1_event_proto_depIdxs = []int32{
 	6,  // 5: tidemark.v1.Event.revoked:type_name -> tidemark.v1.Revoked
 	7,  // 6: tidemark.v1.Event.read:type_name -> tidemark.v1.ReadAdvanced
 	8,  // 7: tidemark.v1.Event.repaired:type_name -> tidemark.v1.Repaired
-	11, // 8: tidemark.v1.MessagesSequenced.policy:type_name -> tidemark.v1.UnreadPolicy
-	12, // 9: tidemark.v1.MessagesSequenced.messages:type_name -> tidemark.v1.LoggedMessage
-	13, // 10: tidemark.v1.WindowChanged.member:type_name -> tidemark.v1.MemberState
-	14, // 11: tidemark.v1.PushEvent.message:type_name -> tidemark.v1.Message
-	4,  // 12: tidemark.v1.PushEvent.window:type_name -> tidemark.v1.WindowChanged
-	6,  // 13: tidemark.v1.PushEvent.revoked:type_name -> tidemark.v1.Revoked
-	7,  // 14: tidemark.v1.PushEvent.read:type_name -> tidemark.v1.ReadAdvanced
-	5,  // 15: tidemark.v1.PushEvent.min_seq:type_name -> tidemark.v1.MinSeqRaised
-	8,  // 16: tidemark.v1.PushEvent.repaired:type_name -> tidemark.v1.Repaired
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	9,  // 8: tidemark.v1.Event.policy:type_name -> tidemark.v1.PolicyChanged
+	12, // 9: tidemark.v1.MessagesSequenced.policy:type_name -> tidemark.v1.UnreadPolicy
+	13, // 10: tidemark.v1.MessagesSequenced.messages:type_name -> tidemark.v1.LoggedMessage
+	14, // 11: tidemark.v1.WindowChanged.member:type_name -> tidemark.v1.MemberState
+	12, // 12: tidemark.v1.PolicyChanged.policy:type_name -> tidemark.v1.UnreadPolicy
+	15, // 13: tidemark.v1.PushEvent.message:type_name -> tidemark.v1.Message
+	4,  // 14: tidemark.v1.PushEvent.window:type_name -> tidemark.v1.WindowChanged
+	6,  // 15: tidemark.v1.PushEvent.revoked:type_name -> tidemark.v1.Revoked
+	7,  // 16: tidemark.v1.PushEvent.read:type_name -> tidemark.v1.ReadAdvanced
+	5,  // 17: tidemark.v1.PushEvent.min_seq:type_name -> tidemark.v1.MinSeqRaised
+	8,  // 18: tidemark.v1.PushEvent.repaired:type_name -> tidemark.v1.Repaired
+	9,  // 19: tidemark.v1.PushEvent.policy:type_name -> tidemark.v1.PolicyChanged
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_tidemark_v1_event_proto_init() }
@@ -1058,14 +1154,16 @@ func file_tidemark_v1_event_proto_init() {
 		(*Event_Revoked)(nil),
 		(*Event_Read)(nil),
 		(*Event_Repaired)(nil),
+		(*Event_Policy)(nil),
 	}
-	file_tidemark_v1_event_proto_msgTypes[9].OneofWrappers = []any{
+	file_tidemark_v1_event_proto_msgTypes[10].OneofWrappers = []any{
 		(*PushEvent_Message)(nil),
 		(*PushEvent_Window)(nil),
 		(*PushEvent_Revoked)(nil),
 		(*PushEvent_Read)(nil),
 		(*PushEvent_MinSeq)(nil),
 		(*PushEvent_Repaired)(nil),
+		(*PushEvent_Policy)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1073,7 +1171,7 @@ func file_tidemark_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tidemark_v1_event_proto_rawDesc), len(file_tidemark_v1_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -599,6 +599,8 @@ type Command struct {
 	//	*Command_Revoke
 	//	*Command_Resequence
 	//	*Command_Warm
+	//	*Command_SetAttributes
+	//	*Command_SetPolicy
 	Kind          isCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -732,6 +734,24 @@ func (x *Command) GetWarm() *WarmCommand {
 	return nil
 }
 
+func (x *Command) GetSetAttributes() *SetAttributesCommand {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_SetAttributes); ok {
+			return x.SetAttributes
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetSetPolicy() *SetPolicyCommand {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_SetPolicy); ok {
+			return x.SetPolicy
+		}
+	}
+	return nil
+}
+
 type isCommand_Kind interface {
 	isCommand_Kind()
 }
@@ -764,6 +784,14 @@ type Command_Warm struct {
 	Warm *WarmCommand `protobuf:"bytes,11,opt,name=warm,proto3,oneof"`
 }
 
+type Command_SetAttributes struct {
+	SetAttributes *SetAttributesCommand `protobuf:"bytes,12,opt,name=set_attributes,json=setAttributes,proto3,oneof"`
+}
+
+type Command_SetPolicy struct {
+	SetPolicy *SetPolicyCommand `protobuf:"bytes,13,opt,name=set_policy,json=setPolicy,proto3,oneof"`
+}
+
 func (*Command_Join) isCommand_Kind() {}
 
 func (*Command_Leave) isCommand_Kind() {}
@@ -777,6 +805,10 @@ func (*Command_Revoke) isCommand_Kind() {}
 func (*Command_Resequence) isCommand_Kind() {}
 
 func (*Command_Warm) isCommand_Kind() {}
+
+func (*Command_SetAttributes) isCommand_Kind() {}
+
+func (*Command_SetPolicy) isCommand_Kind() {}
 
 type JoinCommand struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1128,6 +1160,105 @@ func (*WarmCommand) Descriptor() ([]byte, []int) {
 	return file_tidemark_v1_message_proto_rawDescGZIP(), []int{9}
 }
 
+// SetAttributesCommand sets what a member keeps about a conversation.
+type SetAttributesCommand struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// An empty value removes one; those that are not named stay.
+	Attributes    map[string]string `protobuf:"bytes,2,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetAttributesCommand) Reset() {
+	*x = SetAttributesCommand{}
+	mi := &file_tidemark_v1_message_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetAttributesCommand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetAttributesCommand) ProtoMessage() {}
+
+func (x *SetAttributesCommand) ProtoReflect() protoreflect.Message {
+	mi := &file_tidemark_v1_message_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetAttributesCommand.ProtoReflect.Descriptor instead.
+func (*SetAttributesCommand) Descriptor() ([]byte, []int) {
+	return file_tidemark_v1_message_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SetAttributesCommand) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *SetAttributesCommand) GetAttributes() map[string]string {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+type SetPolicyCommand struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unspecified: the deployment's default.
+	Policy        UnreadPolicy `protobuf:"varint,1,opt,name=policy,proto3,enum=tidemark.v1.UnreadPolicy" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPolicyCommand) Reset() {
+	*x = SetPolicyCommand{}
+	mi := &file_tidemark_v1_message_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPolicyCommand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPolicyCommand) ProtoMessage() {}
+
+func (x *SetPolicyCommand) ProtoReflect() protoreflect.Message {
+	mi := &file_tidemark_v1_message_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPolicyCommand.ProtoReflect.Descriptor instead.
+func (*SetPolicyCommand) Descriptor() ([]byte, []int) {
+	return file_tidemark_v1_message_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SetPolicyCommand) GetPolicy() UnreadPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return UnreadPolicy_UNREAD_POLICY_UNSPECIFIED
+}
+
 // LoggedMessage is a message as it stands in the sequenced log and in Redis.
 type LoggedMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1152,7 +1283,7 @@ type LoggedMessage struct {
 
 func (x *LoggedMessage) Reset() {
 	*x = LoggedMessage{}
-	mi := &file_tidemark_v1_message_proto_msgTypes[10]
+	mi := &file_tidemark_v1_message_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1295,7 @@ func (x *LoggedMessage) String() string {
 func (*LoggedMessage) ProtoMessage() {}
 
 func (x *LoggedMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_message_proto_msgTypes[10]
+	mi := &file_tidemark_v1_message_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1308,7 @@ func (x *LoggedMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoggedMessage.ProtoReflect.Descriptor instead.
 func (*LoggedMessage) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_message_proto_rawDescGZIP(), []int{10}
+	return file_tidemark_v1_message_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LoggedMessage) GetSeq() int64 {
@@ -1274,16 +1405,18 @@ type MemberState struct {
 	// Number of the latest membership, open or closed.
 	LastMembership int32 `protobuf:"varint,4,opt,name=last_membership,json=lastMembership,proto3" json:"last_membership,omitempty"`
 	// The ops applied last, oldest first, at most 8.
-	Ops           []*AppliedOp `protobuf:"bytes,5,rep,name=ops,proto3" json:"ops,omitempty"`
-	ReadSeq       int64        `protobuf:"varint,6,opt,name=read_seq,json=readSeq,proto3" json:"read_seq,omitempty"`
-	ReceiptSeq    int64        `protobuf:"varint,7,opt,name=receipt_seq,json=receiptSeq,proto3" json:"receipt_seq,omitempty"`
+	Ops        []*AppliedOp `protobuf:"bytes,5,rep,name=ops,proto3" json:"ops,omitempty"`
+	ReadSeq    int64        `protobuf:"varint,6,opt,name=read_seq,json=readSeq,proto3" json:"read_seq,omitempty"`
+	ReceiptSeq int64        `protobuf:"varint,7,opt,name=receipt_seq,json=receiptSeq,proto3" json:"receipt_seq,omitempty"`
+	// What the member set, part of what version counts.
+	Attributes    map[string]string `protobuf:"bytes,8,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberState) Reset() {
 	*x = MemberState{}
-	mi := &file_tidemark_v1_message_proto_msgTypes[11]
+	mi := &file_tidemark_v1_message_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1295,7 +1428,7 @@ func (x *MemberState) String() string {
 func (*MemberState) ProtoMessage() {}
 
 func (x *MemberState) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_message_proto_msgTypes[11]
+	mi := &file_tidemark_v1_message_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1308,7 +1441,7 @@ func (x *MemberState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberState.ProtoReflect.Descriptor instead.
 func (*MemberState) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_message_proto_rawDescGZIP(), []int{11}
+	return file_tidemark_v1_message_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MemberState) GetUser() string {
@@ -1360,6 +1493,13 @@ func (x *MemberState) GetReceiptSeq() int64 {
 	return 0
 }
 
+func (x *MemberState) GetAttributes() map[string]string {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
 type Membership struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number int32                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -1373,7 +1513,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_tidemark_v1_message_proto_msgTypes[12]
+	mi := &file_tidemark_v1_message_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +1525,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_message_proto_msgTypes[12]
+	mi := &file_tidemark_v1_message_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1538,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_message_proto_rawDescGZIP(), []int{12}
+	return file_tidemark_v1_message_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Membership) GetNumber() int32 {
@@ -1433,7 +1573,7 @@ type AppliedOp struct {
 
 func (x *AppliedOp) Reset() {
 	*x = AppliedOp{}
-	mi := &file_tidemark_v1_message_proto_msgTypes[13]
+	mi := &file_tidemark_v1_message_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1445,7 +1585,7 @@ func (x *AppliedOp) String() string {
 func (*AppliedOp) ProtoMessage() {}
 
 func (x *AppliedOp) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_message_proto_msgTypes[13]
+	mi := &file_tidemark_v1_message_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1458,7 +1598,7 @@ func (x *AppliedOp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedOp.ProtoReflect.Descriptor instead.
 func (*AppliedOp) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_message_proto_rawDescGZIP(), []int{13}
+	return file_tidemark_v1_message_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AppliedOp) GetOpId() string {
@@ -1525,7 +1665,7 @@ const file_tidemark_v1_message_proto_rawDesc = "" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x06\n" +
-	"\x04bodyJ\x04\b\x11\x10 \"\x83\x04\n" +
+	"\x04bodyJ\x04\b\x11\x10 \"\x8f\x05\n" +
 	"\aCommand\x12\"\n" +
 	"\fconversation\x18\x01 \x01(\tR\fconversation\x12\x13\n" +
 	"\x05op_id\x18\x02 \x01(\tR\x04opId\x12\x16\n" +
@@ -1540,8 +1680,11 @@ const file_tidemark_v1_message_proto_rawDesc = "" +
 	"resequence\x18\n" +
 	" \x01(\v2\x1e.tidemark.v1.ResequenceCommandH\x00R\n" +
 	"resequence\x12.\n" +
-	"\x04warm\x18\v \x01(\v2\x18.tidemark.v1.WarmCommandH\x00R\x04warmB\x06\n" +
-	"\x04kindJ\x04\b\f\x10 \"e\n" +
+	"\x04warm\x18\v \x01(\v2\x18.tidemark.v1.WarmCommandH\x00R\x04warm\x12J\n" +
+	"\x0eset_attributes\x18\f \x01(\v2!.tidemark.v1.SetAttributesCommandH\x00R\rsetAttributes\x12>\n" +
+	"\n" +
+	"set_policy\x18\r \x01(\v2\x1d.tidemark.v1.SetPolicyCommandH\x00R\tsetPolicyB\x06\n" +
+	"\x04kindJ\x04\b\x0e\x10 \"e\n" +
 	"\vJoinCommand\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12.\n" +
 	"\ahistory\x18\x02 \x01(\x0e2\x14.tidemark.v1.HistoryR\ahistory\x12\x12\n" +
@@ -1561,7 +1704,17 @@ const file_tidemark_v1_message_proto_rawDesc = "" +
 	"\amessage\x18\x01 \x01(\v2\x1a.tidemark.v1.LoggedMessageR\amessage\x12#\n" +
 	"\rrepair_number\x18\x02 \x01(\x03R\frepairNumber\x120\n" +
 	"\x06member\x18\x03 \x01(\v2\x18.tidemark.v1.MemberStateR\x06member\"\r\n" +
-	"\vWarmCommand\"\xe2\x03\n" +
+	"\vWarmCommand\"\xbc\x01\n" +
+	"\x14SetAttributesCommand\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12Q\n" +
+	"\n" +
+	"attributes\x18\x02 \x03(\v21.tidemark.v1.SetAttributesCommand.AttributesEntryR\n" +
+	"attributes\x1a=\n" +
+	"\x0fAttributesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"E\n" +
+	"\x10SetPolicyCommand\x121\n" +
+	"\x06policy\x18\x01 \x01(\x0e2\x19.tidemark.v1.UnreadPolicyR\x06policy\"\xe2\x03\n" +
 	"\rLoggedMessage\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x03R\x03seq\x12\x16\n" +
 	"\x06sender\x18\x02 \x01(\tR\x06sender\x12*\n" +
@@ -1581,7 +1734,7 @@ const file_tidemark_v1_message_proto_rawDesc = "" +
 	"\x04body\x18\f \x01(\fR\x04body\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01J\x04\b\r\x10 \"\x8b\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01J\x04\b\r\x10 \"\x94\x03\n" +
 	"\vMemberState\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x129\n" +
@@ -1590,7 +1743,13 @@ const file_tidemark_v1_message_proto_rawDesc = "" +
 	"\x03ops\x18\x05 \x03(\v2\x16.tidemark.v1.AppliedOpR\x03ops\x12\x19\n" +
 	"\bread_seq\x18\x06 \x01(\x03R\areadSeq\x12\x1f\n" +
 	"\vreceipt_seq\x18\a \x01(\x03R\n" +
-	"receiptSeqJ\x04\b\b\x10 \"P\n" +
+	"receiptSeq\x12H\n" +
+	"\n" +
+	"attributes\x18\b \x03(\v2(.tidemark.v1.MemberState.AttributesEntryR\n" +
+	"attributes\x1a=\n" +
+	"\x0fAttributesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01J\x04\b\t\x10 \"P\n" +
 	"\n" +
 	"Membership\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x12\x14\n" +
@@ -1627,35 +1786,39 @@ func file_tidemark_v1_message_proto_rawDescGZIP() []byte {
 }
 
 var file_tidemark_v1_message_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_tidemark_v1_message_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_tidemark_v1_message_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_tidemark_v1_message_proto_goTypes = []any{
-	(History)(0),               // 0: tidemark.v1.History
-	(UnreadPolicy)(0),          // 1: tidemark.v1.UnreadPolicy
-	(BodyType)(0),              // 2: tidemark.v1.BodyType
-	(*SendMessage)(nil),        // 3: tidemark.v1.SendMessage
-	(*Message)(nil),            // 4: tidemark.v1.Message
-	(*Command)(nil),            // 5: tidemark.v1.Command
-	(*JoinCommand)(nil),        // 6: tidemark.v1.JoinCommand
-	(*LeaveCommand)(nil),       // 7: tidemark.v1.LeaveCommand
-	(*ClearCommand)(nil),       // 8: tidemark.v1.ClearCommand
-	(*RaiseMinSeqCommand)(nil), // 9: tidemark.v1.RaiseMinSeqCommand
-	(*RevokeCommand)(nil),      // 10: tidemark.v1.RevokeCommand
-	(*ResequenceCommand)(nil),  // 11: tidemark.v1.ResequenceCommand
-	(*WarmCommand)(nil),        // 12: tidemark.v1.WarmCommand
-	(*LoggedMessage)(nil),      // 13: tidemark.v1.LoggedMessage
-	(*MemberState)(nil),        // 14: tidemark.v1.MemberState
-	(*Membership)(nil),         // 15: tidemark.v1.Membership
-	(*AppliedOp)(nil),          // 16: tidemark.v1.AppliedOp
-	nil,                        // 17: tidemark.v1.SendMessage.AttributesEntry
-	nil,                        // 18: tidemark.v1.Message.AttributesEntry
-	nil,                        // 19: tidemark.v1.LoggedMessage.AttributesEntry
-	(*structpb.Value)(nil),     // 20: google.protobuf.Value
+	(History)(0),                 // 0: tidemark.v1.History
+	(UnreadPolicy)(0),            // 1: tidemark.v1.UnreadPolicy
+	(BodyType)(0),                // 2: tidemark.v1.BodyType
+	(*SendMessage)(nil),          // 3: tidemark.v1.SendMessage
+	(*Message)(nil),              // 4: tidemark.v1.Message
+	(*Command)(nil),              // 5: tidemark.v1.Command
+	(*JoinCommand)(nil),          // 6: tidemark.v1.JoinCommand
+	(*LeaveCommand)(nil),         // 7: tidemark.v1.LeaveCommand
+	(*ClearCommand)(nil),         // 8: tidemark.v1.ClearCommand
+	(*RaiseMinSeqCommand)(nil),   // 9: tidemark.v1.RaiseMinSeqCommand
+	(*RevokeCommand)(nil),        // 10: tidemark.v1.RevokeCommand
+	(*ResequenceCommand)(nil),    // 11: tidemark.v1.ResequenceCommand
+	(*WarmCommand)(nil),          // 12: tidemark.v1.WarmCommand
+	(*SetAttributesCommand)(nil), // 13: tidemark.v1.SetAttributesCommand
+	(*SetPolicyCommand)(nil),     // 14: tidemark.v1.SetPolicyCommand
+	(*LoggedMessage)(nil),        // 15: tidemark.v1.LoggedMessage
+	(*MemberState)(nil),          // 16: tidemark.v1.MemberState
+	(*Membership)(nil),           // 17: tidemark.v1.Membership
+	(*AppliedOp)(nil),            // 18: tidemark.v1.AppliedOp
+	nil,                          // 19: tidemark.v1.SendMessage.AttributesEntry
+	nil,                          // 20: tidemark.v1.Message.AttributesEntry
+	nil,                          // 21: tidemark.v1.SetAttributesCommand.AttributesEntry
+	nil,                          // 22: tidemark.v1.LoggedMessage.AttributesEntry
+	nil,                          // 23: tidemark.v1.MemberState.AttributesEntry
+	(*structpb.Value)(nil),       // 24: google.protobuf.Value
 }
 var file_tidemark_v1_message_proto_depIdxs = []int32{
-	20, // 0: tidemark.v1.SendMessage.json:type_name -> google.protobuf.Value
-	17, // 1: tidemark.v1.SendMessage.attributes:type_name -> tidemark.v1.SendMessage.AttributesEntry
-	20, // 2: tidemark.v1.Message.json:type_name -> google.protobuf.Value
-	18, // 3: tidemark.v1.Message.attributes:type_name -> tidemark.v1.Message.AttributesEntry
+	24, // 0: tidemark.v1.SendMessage.json:type_name -> google.protobuf.Value
+	19, // 1: tidemark.v1.SendMessage.attributes:type_name -> tidemark.v1.SendMessage.AttributesEntry
+	24, // 2: tidemark.v1.Message.json:type_name -> google.protobuf.Value
+	20, // 3: tidemark.v1.Message.attributes:type_name -> tidemark.v1.Message.AttributesEntry
 	6,  // 4: tidemark.v1.Command.join:type_name -> tidemark.v1.JoinCommand
 	7,  // 5: tidemark.v1.Command.leave:type_name -> tidemark.v1.LeaveCommand
 	8,  // 6: tidemark.v1.Command.clear:type_name -> tidemark.v1.ClearCommand
@@ -1663,18 +1826,23 @@ var file_tidemark_v1_message_proto_depIdxs = []int32{
 	10, // 8: tidemark.v1.Command.revoke:type_name -> tidemark.v1.RevokeCommand
 	11, // 9: tidemark.v1.Command.resequence:type_name -> tidemark.v1.ResequenceCommand
 	12, // 10: tidemark.v1.Command.warm:type_name -> tidemark.v1.WarmCommand
-	0,  // 11: tidemark.v1.JoinCommand.history:type_name -> tidemark.v1.History
-	13, // 12: tidemark.v1.ResequenceCommand.message:type_name -> tidemark.v1.LoggedMessage
-	14, // 13: tidemark.v1.ResequenceCommand.member:type_name -> tidemark.v1.MemberState
-	19, // 14: tidemark.v1.LoggedMessage.attributes:type_name -> tidemark.v1.LoggedMessage.AttributesEntry
-	2,  // 15: tidemark.v1.LoggedMessage.body_type:type_name -> tidemark.v1.BodyType
-	15, // 16: tidemark.v1.MemberState.memberships:type_name -> tidemark.v1.Membership
-	16, // 17: tidemark.v1.MemberState.ops:type_name -> tidemark.v1.AppliedOp
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	13, // 11: tidemark.v1.Command.set_attributes:type_name -> tidemark.v1.SetAttributesCommand
+	14, // 12: tidemark.v1.Command.set_policy:type_name -> tidemark.v1.SetPolicyCommand
+	0,  // 13: tidemark.v1.JoinCommand.history:type_name -> tidemark.v1.History
+	15, // 14: tidemark.v1.ResequenceCommand.message:type_name -> tidemark.v1.LoggedMessage
+	16, // 15: tidemark.v1.ResequenceCommand.member:type_name -> tidemark.v1.MemberState
+	21, // 16: tidemark.v1.SetAttributesCommand.attributes:type_name -> tidemark.v1.SetAttributesCommand.AttributesEntry
+	1,  // 17: tidemark.v1.SetPolicyCommand.policy:type_name -> tidemark.v1.UnreadPolicy
+	22, // 18: tidemark.v1.LoggedMessage.attributes:type_name -> tidemark.v1.LoggedMessage.AttributesEntry
+	2,  // 19: tidemark.v1.LoggedMessage.body_type:type_name -> tidemark.v1.BodyType
+	17, // 20: tidemark.v1.MemberState.memberships:type_name -> tidemark.v1.Membership
+	18, // 21: tidemark.v1.MemberState.ops:type_name -> tidemark.v1.AppliedOp
+	23, // 22: tidemark.v1.MemberState.attributes:type_name -> tidemark.v1.MemberState.AttributesEntry
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_tidemark_v1_message_proto_init() }
@@ -1700,6 +1868,8 @@ func file_tidemark_v1_message_proto_init() {
 		(*Command_Revoke)(nil),
 		(*Command_Resequence)(nil),
 		(*Command_Warm)(nil),
+		(*Command_SetAttributes)(nil),
+		(*Command_SetPolicy)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1707,7 +1877,7 @@ func file_tidemark_v1_message_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tidemark_v1_message_proto_rawDesc), len(file_tidemark_v1_message_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   17,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -942,6 +942,625 @@ func (x *Watermarks) GetError() *EntryError {
 	return nil
 }
 
+type SyncConversationsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// From the last page of an earlier answer; empty: the device knows nothing.
+	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// From the page before; empty: the first page. With it, version is ignored.
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// At most 1,000; <= 0 means 500.
+	PageSize      int64 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SyncConversationsRequest) Reset() {
+	*x = SyncConversationsRequest{}
+	mi := &file_tidemark_v1_sync_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncConversationsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncConversationsRequest) ProtoMessage() {}
+
+func (x *SyncConversationsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tidemark_v1_sync_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncConversationsRequest.ProtoReflect.Descriptor instead.
+func (*SyncConversationsRequest) Descriptor() ([]byte, []int) {
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SyncConversationsRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *SyncConversationsRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *SyncConversationsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *SyncConversationsRequest) GetPageSize() int64 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+// SyncConversationsResponse is one page of what changed. The pages of a walk
+// may be applied one by one: each entry is the whole state of a conversation,
+// so one that comes twice does no harm.
+type SyncConversationsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Conversations of the list, new ones too, the latest message first.
+	Changed []*ConversationEntry `protobuf:"bytes,1,rep,name=changed,proto3" json:"changed,omitempty"`
+	// Conversations that the user is no member of any more. They leave the list;
+	// what "visible" still names may be kept and read, everything else of them
+	// must go.
+	Removed []*ConversationEntry `protobuf:"bytes,2,rep,name=removed,proto3" json:"removed,omitempty"`
+	// The version was empty, or nothing can be said since it: the pages bring the
+	// whole list, and what none of them brings is to be forgotten after the last.
+	FullResync bool `protobuf:"varint,3,opt,name=full_resync,json=fullResync,proto3" json:"full_resync,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,4,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// What the device knows after this page, on the last page only. It covers
+	// everything that was appended before the page was asked for, or before an
+	// earlier page was; what changed meanwhile comes again next time.
+	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	// Of the whole list, whatever the page: unread messages, and those of them
+	// in conversations that are not muted.
+	TotalUnread        int64 `protobuf:"varint,6,opt,name=total_unread,json=totalUnread,proto3" json:"total_unread,omitempty"`
+	TotalUnreadUnmuted int64 `protobuf:"varint,7,opt,name=total_unread_unmuted,json=totalUnreadUnmuted,proto3" json:"total_unread_unmuted,omitempty"`
+	// Conversations in the list.
+	TotalConversations int64 `protobuf:"varint,8,opt,name=total_conversations,json=totalConversations,proto3" json:"total_conversations,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *SyncConversationsResponse) Reset() {
+	*x = SyncConversationsResponse{}
+	mi := &file_tidemark_v1_sync_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncConversationsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncConversationsResponse) ProtoMessage() {}
+
+func (x *SyncConversationsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tidemark_v1_sync_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncConversationsResponse.ProtoReflect.Descriptor instead.
+func (*SyncConversationsResponse) Descriptor() ([]byte, []int) {
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SyncConversationsResponse) GetChanged() []*ConversationEntry {
+	if x != nil {
+		return x.Changed
+	}
+	return nil
+}
+
+func (x *SyncConversationsResponse) GetRemoved() []*ConversationEntry {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *SyncConversationsResponse) GetFullResync() bool {
+	if x != nil {
+		return x.FullResync
+	}
+	return false
+}
+
+func (x *SyncConversationsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *SyncConversationsResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *SyncConversationsResponse) GetTotalUnread() int64 {
+	if x != nil {
+		return x.TotalUnread
+	}
+	return 0
+}
+
+func (x *SyncConversationsResponse) GetTotalUnreadUnmuted() int64 {
+	if x != nil {
+		return x.TotalUnreadUnmuted
+	}
+	return 0
+}
+
+func (x *SyncConversationsResponse) GetTotalConversations() int64 {
+	if x != nil {
+		return x.TotalConversations
+	}
+	return 0
+}
+
+// ConversationEntry is a conversation as its member sees it in the list.
+type ConversationEntry struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Watermarks *Watermarks            `protobuf:"bytes,1,opt,name=watermarks,proto3" json:"watermarks,omitempty"`
+	// The last message that the member can see; a tombstone when it was revoked.
+	// Absent when there is none.
+	Last *Message `protobuf:"bytes,2,opt,name=last,proto3" json:"last,omitempty"`
+	// A part of its content was left out: a long text is cut, what else is long
+	// is absent. Pull has it.
+	LastCut bool `protobuf:"varint,3,opt,name=last_cut,json=lastCut,proto3" json:"last_cut,omitempty"`
+	// Messages above the read watermark that mention the member, counted up to
+	// 99; more_mentions: there are more.
+	Mentions     int32 `protobuf:"varint,4,opt,name=mentions,proto3" json:"mentions,omitempty"`
+	MoreMentions bool  `protobuf:"varint,5,opt,name=more_mentions,json=moreMentions,proto3" json:"more_mentions,omitempty"`
+	// What the member set, "pinned" and "muted" among others.
+	Attributes    map[string]string `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConversationEntry) Reset() {
+	*x = ConversationEntry{}
+	mi := &file_tidemark_v1_sync_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConversationEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConversationEntry) ProtoMessage() {}
+
+func (x *ConversationEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_tidemark_v1_sync_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConversationEntry.ProtoReflect.Descriptor instead.
+func (*ConversationEntry) Descriptor() ([]byte, []int) {
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ConversationEntry) GetWatermarks() *Watermarks {
+	if x != nil {
+		return x.Watermarks
+	}
+	return nil
+}
+
+func (x *ConversationEntry) GetLast() *Message {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+func (x *ConversationEntry) GetLastCut() bool {
+	if x != nil {
+		return x.LastCut
+	}
+	return false
+}
+
+func (x *ConversationEntry) GetMentions() int32 {
+	if x != nil {
+		return x.Mentions
+	}
+	return 0
+}
+
+func (x *ConversationEntry) GetMoreMentions() bool {
+	if x != nil {
+		return x.MoreMentions
+	}
+	return false
+}
+
+func (x *ConversationEntry) GetAttributes() map[string]string {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+type WhoHasReadRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The user who asks: sees the message, and did not leave.
+	User         string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	Conversation string `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	Seq          int64  `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
+	// At most 1,000; <= 0 means 100.
+	PageSize int64 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From the answer before.
+	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhoHasReadRequest) Reset() {
+	*x = WhoHasReadRequest{}
+	mi := &file_tidemark_v1_sync_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhoHasReadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhoHasReadRequest) ProtoMessage() {}
+
+func (x *WhoHasReadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tidemark_v1_sync_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhoHasReadRequest.ProtoReflect.Descriptor instead.
+func (*WhoHasReadRequest) Descriptor() ([]byte, []int) {
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *WhoHasReadRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *WhoHasReadRequest) GetConversation() string {
+	if x != nil {
+		return x.Conversation
+	}
+	return ""
+}
+
+func (x *WhoHasReadRequest) GetSeq() int64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *WhoHasReadRequest) GetPageSize() int64 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *WhoHasReadRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type WhoHasReadResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// On the first page: members who see the message and whose read watermark
+	// has reached it, the sender too where sending marks as read. In a single
+	// conversation the peer alone counts, as far as it tells.
+	Count int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// By ascending read_seq. One who reads on between two pages may come twice,
+	// none is left out.
+	Readers []*Reader `protobuf:"bytes,2,rep,name=readers,proto3" json:"readers,omitempty"`
+	// Empty on the last page. A page before may have fewer readers than asked for.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// More than 10,000 have read on to the message or beyond, and count may
+	// include some of them who joined after it and do not see it.
+	CountAtMost   bool `protobuf:"varint,4,opt,name=count_at_most,json=countAtMost,proto3" json:"count_at_most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhoHasReadResponse) Reset() {
+	*x = WhoHasReadResponse{}
+	mi := &file_tidemark_v1_sync_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhoHasReadResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhoHasReadResponse) ProtoMessage() {}
+
+func (x *WhoHasReadResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tidemark_v1_sync_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhoHasReadResponse.ProtoReflect.Descriptor instead.
+func (*WhoHasReadResponse) Descriptor() ([]byte, []int) {
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *WhoHasReadResponse) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *WhoHasReadResponse) GetReaders() []*Reader {
+	if x != nil {
+		return x.Readers
+	}
+	return nil
+}
+
+func (x *WhoHasReadResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *WhoHasReadResponse) GetCountAtMost() bool {
+	if x != nil {
+		return x.CountAtMost
+	}
+	return false
+}
+
+type Reader struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// How far it has read. In a single conversation, how far it tells.
+	ReadSeq       int64 `protobuf:"varint,2,opt,name=read_seq,json=readSeq,proto3" json:"read_seq,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reader) Reset() {
+	*x = Reader{}
+	mi := &file_tidemark_v1_sync_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reader) ProtoMessage() {}
+
+func (x *Reader) ProtoReflect() protoreflect.Message {
+	mi := &file_tidemark_v1_sync_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reader.ProtoReflect.Descriptor instead.
+func (*Reader) Descriptor() ([]byte, []int) {
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Reader) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Reader) GetReadSeq() int64 {
+	if x != nil {
+		return x.ReadSeq
+	}
+	return 0
+}
+
+type SetConversationAttributesRequest struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	User         string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	Conversation string                 `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// Names are 1-32 bytes of [A-Za-z0-9._-], values at most 256 bytes of UTF-8;
+	// at most 16 stand. An empty value removes one; those that are not named stay
+	// as they are. A member with "muted" is left out of total_unread_unmuted.
+	Attributes    map[string]string `protobuf:"bytes,3,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	OpId          string            `protobuf:"bytes,4,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetConversationAttributesRequest) Reset() {
+	*x = SetConversationAttributesRequest{}
+	mi := &file_tidemark_v1_sync_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetConversationAttributesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetConversationAttributesRequest) ProtoMessage() {}
+
+func (x *SetConversationAttributesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tidemark_v1_sync_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetConversationAttributesRequest.ProtoReflect.Descriptor instead.
+func (*SetConversationAttributesRequest) Descriptor() ([]byte, []int) {
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SetConversationAttributesRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *SetConversationAttributesRequest) GetConversation() string {
+	if x != nil {
+		return x.Conversation
+	}
+	return ""
+}
+
+func (x *SetConversationAttributesRequest) GetAttributes() map[string]string {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+func (x *SetConversationAttributesRequest) GetOpId() string {
+	if x != nil {
+		return x.OpId
+	}
+	return ""
+}
+
+type SetUnreadPolicyRequest struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Conversation string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// Unspecified: the deployment's default.
+	Policy        UnreadPolicy `protobuf:"varint,2,opt,name=policy,proto3,enum=tidemark.v1.UnreadPolicy" json:"policy,omitempty"`
+	OpId          string       `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetUnreadPolicyRequest) Reset() {
+	*x = SetUnreadPolicyRequest{}
+	mi := &file_tidemark_v1_sync_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetUnreadPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetUnreadPolicyRequest) ProtoMessage() {}
+
+func (x *SetUnreadPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tidemark_v1_sync_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetUnreadPolicyRequest.ProtoReflect.Descriptor instead.
+func (*SetUnreadPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *SetUnreadPolicyRequest) GetConversation() string {
+	if x != nil {
+		return x.Conversation
+	}
+	return ""
+}
+
+func (x *SetUnreadPolicyRequest) GetPolicy() UnreadPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return UnreadPolicy_UNREAD_POLICY_UNSPECIFIED
+}
+
+func (x *SetUnreadPolicyRequest) GetOpId() string {
+	if x != nil {
+		return x.OpId
+	}
+	return ""
+}
+
 type SetReadSeqRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
@@ -954,7 +1573,7 @@ type SetReadSeqRequest struct {
 
 func (x *SetReadSeqRequest) Reset() {
 	*x = SetReadSeqRequest{}
-	mi := &file_tidemark_v1_sync_proto_msgTypes[11]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -966,7 +1585,7 @@ func (x *SetReadSeqRequest) String() string {
 func (*SetReadSeqRequest) ProtoMessage() {}
 
 func (x *SetReadSeqRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_sync_proto_msgTypes[11]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -979,7 +1598,7 @@ func (x *SetReadSeqRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetReadSeqRequest.ProtoReflect.Descriptor instead.
 func (*SetReadSeqRequest) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{11}
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SetReadSeqRequest) GetUser() string {
@@ -1022,7 +1641,7 @@ type MarkMessagesReadRequest struct {
 
 func (x *MarkMessagesReadRequest) Reset() {
 	*x = MarkMessagesReadRequest{}
-	mi := &file_tidemark_v1_sync_proto_msgTypes[12]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +1653,7 @@ func (x *MarkMessagesReadRequest) String() string {
 func (*MarkMessagesReadRequest) ProtoMessage() {}
 
 func (x *MarkMessagesReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_sync_proto_msgTypes[12]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +1666,7 @@ func (x *MarkMessagesReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MarkMessagesReadRequest.ProtoReflect.Descriptor instead.
 func (*MarkMessagesReadRequest) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{12}
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MarkMessagesReadRequest) GetUser() string {
@@ -1090,7 +1709,7 @@ type MarkConversationReadRequest struct {
 
 func (x *MarkConversationReadRequest) Reset() {
 	*x = MarkConversationReadRequest{}
-	mi := &file_tidemark_v1_sync_proto_msgTypes[13]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1721,7 @@ func (x *MarkConversationReadRequest) String() string {
 func (*MarkConversationReadRequest) ProtoMessage() {}
 
 func (x *MarkConversationReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_sync_proto_msgTypes[13]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1734,7 @@ func (x *MarkConversationReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MarkConversationReadRequest.ProtoReflect.Descriptor instead.
 func (*MarkConversationReadRequest) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{13}
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *MarkConversationReadRequest) GetUser() string {
@@ -1158,7 +1777,7 @@ type ReadResponse struct {
 
 func (x *ReadResponse) Reset() {
 	*x = ReadResponse{}
-	mi := &file_tidemark_v1_sync_proto_msgTypes[14]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1789,7 @@ func (x *ReadResponse) String() string {
 func (*ReadResponse) ProtoMessage() {}
 
 func (x *ReadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_sync_proto_msgTypes[14]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1802,7 @@ func (x *ReadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadResponse.ProtoReflect.Descriptor instead.
 func (*ReadResponse) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{14}
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReadResponse) GetReadSeq() int64 {
@@ -1222,7 +1841,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_tidemark_v1_sync_proto_msgTypes[15]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1853,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_sync_proto_msgTypes[15]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1866,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{15}
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *JoinRequest) GetConversation() string {
@@ -1305,7 +1924,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_tidemark_v1_sync_proto_msgTypes[16]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1936,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_sync_proto_msgTypes[16]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1949,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{16}
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LeaveRequest) GetConversation() string {
@@ -1379,7 +1998,7 @@ type ClearRequest struct {
 
 func (x *ClearRequest) Reset() {
 	*x = ClearRequest{}
-	mi := &file_tidemark_v1_sync_proto_msgTypes[17]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +2010,7 @@ func (x *ClearRequest) String() string {
 func (*ClearRequest) ProtoMessage() {}
 
 func (x *ClearRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_sync_proto_msgTypes[17]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +2023,7 @@ func (x *ClearRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearRequest.ProtoReflect.Descriptor instead.
 func (*ClearRequest) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{17}
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ClearRequest) GetConversation() string {
@@ -1439,7 +2058,7 @@ type RaiseMinSeqRequest struct {
 
 func (x *RaiseMinSeqRequest) Reset() {
 	*x = RaiseMinSeqRequest{}
-	mi := &file_tidemark_v1_sync_proto_msgTypes[18]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +2070,7 @@ func (x *RaiseMinSeqRequest) String() string {
 func (*RaiseMinSeqRequest) ProtoMessage() {}
 
 func (x *RaiseMinSeqRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_sync_proto_msgTypes[18]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +2083,7 @@ func (x *RaiseMinSeqRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseMinSeqRequest.ProtoReflect.Descriptor instead.
 func (*RaiseMinSeqRequest) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{18}
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RaiseMinSeqRequest) GetConversation() string {
@@ -1501,7 +2120,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_tidemark_v1_sync_proto_msgTypes[19]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +2132,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_sync_proto_msgTypes[19]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +2145,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{19}
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RevokeRequest) GetConversation() string {
@@ -1567,15 +2186,17 @@ type CommandResponse struct {
 	Visible    []*Range `protobuf:"bytes,4,rep,name=visible,proto3" json:"visible,omitempty"`
 	// False when the command changed nothing (repeated, or about another
 	// membership).
-	Changed       bool   `protobuf:"varint,5,opt,name=changed,proto3" json:"changed,omitempty"`
-	OpId          string `protobuf:"bytes,6,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	Changed bool   `protobuf:"varint,5,opt,name=changed,proto3" json:"changed,omitempty"`
+	OpId    string `protobuf:"bytes,6,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	// For commands on a member: what it set.
+	Attributes    map[string]string `protobuf:"bytes,7,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CommandResponse) Reset() {
 	*x = CommandResponse{}
-	mi := &file_tidemark_v1_sync_proto_msgTypes[20]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +2208,7 @@ func (x *CommandResponse) String() string {
 func (*CommandResponse) ProtoMessage() {}
 
 func (x *CommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_sync_proto_msgTypes[20]
+	mi := &file_tidemark_v1_sync_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +2221,7 @@ func (x *CommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResponse.ProtoReflect.Descriptor instead.
 func (*CommandResponse) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{20}
+	return file_tidemark_v1_sync_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CommandResponse) GetMaxSeq() int64 {
@@ -1643,6 +2264,13 @@ func (x *CommandResponse) GetOpId() string {
 		return x.OpId
 	}
 	return ""
+}
+
+func (x *CommandResponse) GetAttributes() map[string]string {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
 }
 
 var File_tidemark_v1_sync_proto protoreflect.FileDescriptor
@@ -1722,7 +2350,66 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"membership\x18\v \x01(\x05R\n" +
 	"membership\x12\x16\n" +
 	"\x06member\x18\f \x01(\bR\x06member\x12-\n" +
-	"\x05error\x18\r \x01(\v2\x17.tidemark.v1.EntryErrorR\x05error\"~\n" +
+	"\x05error\x18\r \x01(\v2\x17.tidemark.v1.EntryErrorR\x05error\"\x84\x01\n" +
+	"\x18SyncConversationsRequest\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\x03R\bpageSize\"\xf8\x02\n" +
+	"\x19SyncConversationsResponse\x128\n" +
+	"\achanged\x18\x01 \x03(\v2\x1e.tidemark.v1.ConversationEntryR\achanged\x128\n" +
+	"\aremoved\x18\x02 \x03(\v2\x1e.tidemark.v1.ConversationEntryR\aremoved\x12\x1f\n" +
+	"\vfull_resync\x18\x03 \x01(\bR\n" +
+	"fullResync\x12&\n" +
+	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x12!\n" +
+	"\ftotal_unread\x18\x06 \x01(\x03R\vtotalUnread\x120\n" +
+	"\x14total_unread_unmuted\x18\a \x01(\x03R\x12totalUnreadUnmuted\x12/\n" +
+	"\x13total_conversations\x18\b \x01(\x03R\x12totalConversations\"\xe1\x02\n" +
+	"\x11ConversationEntry\x127\n" +
+	"\n" +
+	"watermarks\x18\x01 \x01(\v2\x17.tidemark.v1.WatermarksR\n" +
+	"watermarks\x12(\n" +
+	"\x04last\x18\x02 \x01(\v2\x14.tidemark.v1.MessageR\x04last\x12\x19\n" +
+	"\blast_cut\x18\x03 \x01(\bR\alastCut\x12\x1a\n" +
+	"\bmentions\x18\x04 \x01(\x05R\bmentions\x12#\n" +
+	"\rmore_mentions\x18\x05 \x01(\bR\fmoreMentions\x12N\n" +
+	"\n" +
+	"attributes\x18\x06 \x03(\v2..tidemark.v1.ConversationEntry.AttributesEntryR\n" +
+	"attributes\x1a=\n" +
+	"\x0fAttributesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x99\x01\n" +
+	"\x11WhoHasReadRequest\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\"\n" +
+	"\fconversation\x18\x02 \x01(\tR\fconversation\x12\x10\n" +
+	"\x03seq\x18\x03 \x01(\x03R\x03seq\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\x03R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\"\xa5\x01\n" +
+	"\x12WhoHasReadResponse\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x03R\x05count\x12-\n" +
+	"\areaders\x18\x02 \x03(\v2\x13.tidemark.v1.ReaderR\areaders\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\x12\"\n" +
+	"\rcount_at_most\x18\x04 \x01(\bR\vcountAtMost\"7\n" +
+	"\x06Reader\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x19\n" +
+	"\bread_seq\x18\x02 \x01(\x03R\areadSeq\"\x8d\x02\n" +
+	" SetConversationAttributesRequest\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\"\n" +
+	"\fconversation\x18\x02 \x01(\tR\fconversation\x12]\n" +
+	"\n" +
+	"attributes\x18\x03 \x03(\v2=.tidemark.v1.SetConversationAttributesRequest.AttributesEntryR\n" +
+	"attributes\x12\x13\n" +
+	"\x05op_id\x18\x04 \x01(\tR\x04opId\x1a=\n" +
+	"\x0fAttributesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x84\x01\n" +
+	"\x16SetUnreadPolicyRequest\x12\"\n" +
+	"\fconversation\x18\x01 \x01(\tR\fconversation\x121\n" +
+	"\x06policy\x18\x02 \x01(\x0e2\x19.tidemark.v1.UnreadPolicyR\x06policy\x12\x13\n" +
+	"\x05op_id\x18\x03 \x01(\tR\x04opId\"~\n" +
 	"\x11SetReadSeqRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\"\n" +
 	"\fconversation\x18\x02 \x01(\tR\fconversation\x12\x19\n" +
@@ -1770,7 +2457,7 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\fconversation\x18\x01 \x01(\tR\fconversation\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x14\n" +
 	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x13\n" +
-	"\x05op_id\x18\x04 \x01(\tR\x04opId\"\xc0\x01\n" +
+	"\x05op_id\x18\x04 \x01(\tR\x04opId\"\xcd\x02\n" +
 	"\x0fCommandResponse\x12\x17\n" +
 	"\amax_seq\x18\x01 \x01(\x03R\x06maxSeq\x12\x17\n" +
 	"\amin_seq\x18\x02 \x01(\x03R\x06minSeq\x12\x1e\n" +
@@ -1779,7 +2466,13 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"membership\x12,\n" +
 	"\avisible\x18\x04 \x03(\v2\x12.tidemark.v1.RangeR\avisible\x12\x18\n" +
 	"\achanged\x18\x05 \x01(\bR\achanged\x12\x13\n" +
-	"\x05op_id\x18\x06 \x01(\tR\x04opId*=\n" +
+	"\x05op_id\x18\x06 \x01(\tR\x04opId\x12L\n" +
+	"\n" +
+	"attributes\x18\a \x03(\v2,.tidemark.v1.CommandResponse.AttributesEntryR\n" +
+	"attributes\x1a=\n" +
+	"\x0fAttributesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*=\n" +
 	"\x05Order\x12\x15\n" +
 	"\x11ORDER_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tORDER_ASC\x10\x01\x12\x0e\n" +
@@ -1788,11 +2481,14 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\x04Keep\x12\x14\n" +
 	"\x10KEEP_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rKEEP_NEAR_END\x10\x01\x12\x13\n" +
-	"\x0fKEEP_NEAR_BEGIN\x10\x022\xb0\x06\n" +
+	"\x0fKEEP_NEAR_BEGIN\x10\x022\xa3\t\n" +
 	"\vSyncService\x12;\n" +
 	"\x04Send\x12\x18.tidemark.v1.SendRequest\x1a\x19.tidemark.v1.SendResponse\x12;\n" +
 	"\x04Pull\x12\x18.tidemark.v1.PullRequest\x1a\x19.tidemark.v1.PullResponse\x12V\n" +
-	"\rGetWatermarks\x12!.tidemark.v1.GetWatermarksRequest\x1a\".tidemark.v1.GetWatermarksResponse\x12G\n" +
+	"\rGetWatermarks\x12!.tidemark.v1.GetWatermarksRequest\x1a\".tidemark.v1.GetWatermarksResponse\x12b\n" +
+	"\x11SyncConversations\x12%.tidemark.v1.SyncConversationsRequest\x1a&.tidemark.v1.SyncConversationsResponse\x12M\n" +
+	"\n" +
+	"WhoHasRead\x12\x1e.tidemark.v1.WhoHasReadRequest\x1a\x1f.tidemark.v1.WhoHasReadResponse\x12G\n" +
 	"\n" +
 	"SetReadSeq\x12\x1e.tidemark.v1.SetReadSeqRequest\x1a\x19.tidemark.v1.ReadResponse\x12S\n" +
 	"\x10MarkMessagesRead\x12$.tidemark.v1.MarkMessagesReadRequest\x1a\x19.tidemark.v1.ReadResponse\x12[\n" +
@@ -1801,7 +2497,9 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\x05Leave\x12\x19.tidemark.v1.LeaveRequest\x1a\x1c.tidemark.v1.CommandResponse\x12@\n" +
 	"\x05Clear\x12\x19.tidemark.v1.ClearRequest\x1a\x1c.tidemark.v1.CommandResponse\x12L\n" +
 	"\vRaiseMinSeq\x12\x1f.tidemark.v1.RaiseMinSeqRequest\x1a\x1c.tidemark.v1.CommandResponse\x12B\n" +
-	"\x06Revoke\x12\x1a.tidemark.v1.RevokeRequest\x1a\x1c.tidemark.v1.CommandResponseB<Z:github.com/tidemark-im/tidemark/api/tidemark/v1;tidemarkv1b\x06proto3"
+	"\x06Revoke\x12\x1a.tidemark.v1.RevokeRequest\x1a\x1c.tidemark.v1.CommandResponse\x12h\n" +
+	"\x19SetConversationAttributes\x12-.tidemark.v1.SetConversationAttributesRequest\x1a\x1c.tidemark.v1.CommandResponse\x12T\n" +
+	"\x0fSetUnreadPolicy\x12#.tidemark.v1.SetUnreadPolicyRequest\x1a\x1c.tidemark.v1.CommandResponseB<Z:github.com/tidemark-im/tidemark/api/tidemark/v1;tidemarkv1b\x06proto3"
 
 var (
 	file_tidemark_v1_sync_proto_rawDescOnce sync.Once
@@ -1816,77 +2514,106 @@ func file_tidemark_v1_sync_proto_rawDescGZIP() []byte {
 }
 
 var file_tidemark_v1_sync_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tidemark_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_tidemark_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_tidemark_v1_sync_proto_goTypes = []any{
-	(Order)(0),                          // 0: tidemark.v1.Order
-	(Keep)(0),                           // 1: tidemark.v1.Keep
-	(*SendRequest)(nil),                 // 2: tidemark.v1.SendRequest
-	(*SendResponse)(nil),                // 3: tidemark.v1.SendResponse
-	(*Range)(nil),                       // 4: tidemark.v1.Range
-	(*PullRange)(nil),                   // 5: tidemark.v1.PullRange
-	(*PullRequest)(nil),                 // 6: tidemark.v1.PullRequest
-	(*PullResponse)(nil),                // 7: tidemark.v1.PullResponse
-	(*PullPage)(nil),                    // 8: tidemark.v1.PullPage
-	(*EntryError)(nil),                  // 9: tidemark.v1.EntryError
-	(*GetWatermarksRequest)(nil),        // 10: tidemark.v1.GetWatermarksRequest
-	(*GetWatermarksResponse)(nil),       // 11: tidemark.v1.GetWatermarksResponse
-	(*Watermarks)(nil),                  // 12: tidemark.v1.Watermarks
-	(*SetReadSeqRequest)(nil),           // 13: tidemark.v1.SetReadSeqRequest
-	(*MarkMessagesReadRequest)(nil),     // 14: tidemark.v1.MarkMessagesReadRequest
-	(*MarkConversationReadRequest)(nil), // 15: tidemark.v1.MarkConversationReadRequest
-	(*ReadResponse)(nil),                // 16: tidemark.v1.ReadResponse
-	(*JoinRequest)(nil),                 // 17: tidemark.v1.JoinRequest
-	(*LeaveRequest)(nil),                // 18: tidemark.v1.LeaveRequest
-	(*ClearRequest)(nil),                // 19: tidemark.v1.ClearRequest
-	(*RaiseMinSeqRequest)(nil),          // 20: tidemark.v1.RaiseMinSeqRequest
-	(*RevokeRequest)(nil),               // 21: tidemark.v1.RevokeRequest
-	(*CommandResponse)(nil),             // 22: tidemark.v1.CommandResponse
-	(*SendMessage)(nil),                 // 23: tidemark.v1.SendMessage
-	(*Message)(nil),                     // 24: tidemark.v1.Message
-	(History)(0),                        // 25: tidemark.v1.History
+	(Order)(0),                               // 0: tidemark.v1.Order
+	(Keep)(0),                                // 1: tidemark.v1.Keep
+	(*SendRequest)(nil),                      // 2: tidemark.v1.SendRequest
+	(*SendResponse)(nil),                     // 3: tidemark.v1.SendResponse
+	(*Range)(nil),                            // 4: tidemark.v1.Range
+	(*PullRange)(nil),                        // 5: tidemark.v1.PullRange
+	(*PullRequest)(nil),                      // 6: tidemark.v1.PullRequest
+	(*PullResponse)(nil),                     // 7: tidemark.v1.PullResponse
+	(*PullPage)(nil),                         // 8: tidemark.v1.PullPage
+	(*EntryError)(nil),                       // 9: tidemark.v1.EntryError
+	(*GetWatermarksRequest)(nil),             // 10: tidemark.v1.GetWatermarksRequest
+	(*GetWatermarksResponse)(nil),            // 11: tidemark.v1.GetWatermarksResponse
+	(*Watermarks)(nil),                       // 12: tidemark.v1.Watermarks
+	(*SyncConversationsRequest)(nil),         // 13: tidemark.v1.SyncConversationsRequest
+	(*SyncConversationsResponse)(nil),        // 14: tidemark.v1.SyncConversationsResponse
+	(*ConversationEntry)(nil),                // 15: tidemark.v1.ConversationEntry
+	(*WhoHasReadRequest)(nil),                // 16: tidemark.v1.WhoHasReadRequest
+	(*WhoHasReadResponse)(nil),               // 17: tidemark.v1.WhoHasReadResponse
+	(*Reader)(nil),                           // 18: tidemark.v1.Reader
+	(*SetConversationAttributesRequest)(nil), // 19: tidemark.v1.SetConversationAttributesRequest
+	(*SetUnreadPolicyRequest)(nil),           // 20: tidemark.v1.SetUnreadPolicyRequest
+	(*SetReadSeqRequest)(nil),                // 21: tidemark.v1.SetReadSeqRequest
+	(*MarkMessagesReadRequest)(nil),          // 22: tidemark.v1.MarkMessagesReadRequest
+	(*MarkConversationReadRequest)(nil),      // 23: tidemark.v1.MarkConversationReadRequest
+	(*ReadResponse)(nil),                     // 24: tidemark.v1.ReadResponse
+	(*JoinRequest)(nil),                      // 25: tidemark.v1.JoinRequest
+	(*LeaveRequest)(nil),                     // 26: tidemark.v1.LeaveRequest
+	(*ClearRequest)(nil),                     // 27: tidemark.v1.ClearRequest
+	(*RaiseMinSeqRequest)(nil),               // 28: tidemark.v1.RaiseMinSeqRequest
+	(*RevokeRequest)(nil),                    // 29: tidemark.v1.RevokeRequest
+	(*CommandResponse)(nil),                  // 30: tidemark.v1.CommandResponse
+	nil,                                      // 31: tidemark.v1.ConversationEntry.AttributesEntry
+	nil,                                      // 32: tidemark.v1.SetConversationAttributesRequest.AttributesEntry
+	nil,                                      // 33: tidemark.v1.CommandResponse.AttributesEntry
+	(*SendMessage)(nil),                      // 34: tidemark.v1.SendMessage
+	(*Message)(nil),                          // 35: tidemark.v1.Message
+	(UnreadPolicy)(0),                        // 36: tidemark.v1.UnreadPolicy
+	(History)(0),                             // 37: tidemark.v1.History
 }
 var file_tidemark_v1_sync_proto_depIdxs = []int32{
-	23, // 0: tidemark.v1.SendRequest.message:type_name -> tidemark.v1.SendMessage
+	34, // 0: tidemark.v1.SendRequest.message:type_name -> tidemark.v1.SendMessage
 	0,  // 1: tidemark.v1.PullRange.order:type_name -> tidemark.v1.Order
 	1,  // 2: tidemark.v1.PullRange.keep:type_name -> tidemark.v1.Keep
 	5,  // 3: tidemark.v1.PullRequest.ranges:type_name -> tidemark.v1.PullRange
 	8,  // 4: tidemark.v1.PullResponse.pages:type_name -> tidemark.v1.PullPage
-	24, // 5: tidemark.v1.PullPage.messages:type_name -> tidemark.v1.Message
+	35, // 5: tidemark.v1.PullPage.messages:type_name -> tidemark.v1.Message
 	4,  // 6: tidemark.v1.PullPage.covered:type_name -> tidemark.v1.Range
 	4,  // 7: tidemark.v1.PullPage.rest:type_name -> tidemark.v1.Range
 	9,  // 8: tidemark.v1.PullPage.error:type_name -> tidemark.v1.EntryError
 	12, // 9: tidemark.v1.GetWatermarksResponse.watermarks:type_name -> tidemark.v1.Watermarks
 	4,  // 10: tidemark.v1.Watermarks.visible:type_name -> tidemark.v1.Range
 	9,  // 11: tidemark.v1.Watermarks.error:type_name -> tidemark.v1.EntryError
-	25, // 12: tidemark.v1.JoinRequest.history:type_name -> tidemark.v1.History
-	4,  // 13: tidemark.v1.CommandResponse.visible:type_name -> tidemark.v1.Range
-	2,  // 14: tidemark.v1.SyncService.Send:input_type -> tidemark.v1.SendRequest
-	6,  // 15: tidemark.v1.SyncService.Pull:input_type -> tidemark.v1.PullRequest
-	10, // 16: tidemark.v1.SyncService.GetWatermarks:input_type -> tidemark.v1.GetWatermarksRequest
-	13, // 17: tidemark.v1.SyncService.SetReadSeq:input_type -> tidemark.v1.SetReadSeqRequest
-	14, // 18: tidemark.v1.SyncService.MarkMessagesRead:input_type -> tidemark.v1.MarkMessagesReadRequest
-	15, // 19: tidemark.v1.SyncService.MarkConversationRead:input_type -> tidemark.v1.MarkConversationReadRequest
-	17, // 20: tidemark.v1.SyncService.Join:input_type -> tidemark.v1.JoinRequest
-	18, // 21: tidemark.v1.SyncService.Leave:input_type -> tidemark.v1.LeaveRequest
-	19, // 22: tidemark.v1.SyncService.Clear:input_type -> tidemark.v1.ClearRequest
-	20, // 23: tidemark.v1.SyncService.RaiseMinSeq:input_type -> tidemark.v1.RaiseMinSeqRequest
-	21, // 24: tidemark.v1.SyncService.Revoke:input_type -> tidemark.v1.RevokeRequest
-	3,  // 25: tidemark.v1.SyncService.Send:output_type -> tidemark.v1.SendResponse
-	7,  // 26: tidemark.v1.SyncService.Pull:output_type -> tidemark.v1.PullResponse
-	11, // 27: tidemark.v1.SyncService.GetWatermarks:output_type -> tidemark.v1.GetWatermarksResponse
-	16, // 28: tidemark.v1.SyncService.SetReadSeq:output_type -> tidemark.v1.ReadResponse
-	16, // 29: tidemark.v1.SyncService.MarkMessagesRead:output_type -> tidemark.v1.ReadResponse
-	16, // 30: tidemark.v1.SyncService.MarkConversationRead:output_type -> tidemark.v1.ReadResponse
-	22, // 31: tidemark.v1.SyncService.Join:output_type -> tidemark.v1.CommandResponse
-	22, // 32: tidemark.v1.SyncService.Leave:output_type -> tidemark.v1.CommandResponse
-	22, // 33: tidemark.v1.SyncService.Clear:output_type -> tidemark.v1.CommandResponse
-	22, // 34: tidemark.v1.SyncService.RaiseMinSeq:output_type -> tidemark.v1.CommandResponse
-	22, // 35: tidemark.v1.SyncService.Revoke:output_type -> tidemark.v1.CommandResponse
-	25, // [25:36] is the sub-list for method output_type
-	14, // [14:25] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	15, // 12: tidemark.v1.SyncConversationsResponse.changed:type_name -> tidemark.v1.ConversationEntry
+	15, // 13: tidemark.v1.SyncConversationsResponse.removed:type_name -> tidemark.v1.ConversationEntry
+	12, // 14: tidemark.v1.ConversationEntry.watermarks:type_name -> tidemark.v1.Watermarks
+	35, // 15: tidemark.v1.ConversationEntry.last:type_name -> tidemark.v1.Message
+	31, // 16: tidemark.v1.ConversationEntry.attributes:type_name -> tidemark.v1.ConversationEntry.AttributesEntry
+	18, // 17: tidemark.v1.WhoHasReadResponse.readers:type_name -> tidemark.v1.Reader
+	32, // 18: tidemark.v1.SetConversationAttributesRequest.attributes:type_name -> tidemark.v1.SetConversationAttributesRequest.AttributesEntry
+	36, // 19: tidemark.v1.SetUnreadPolicyRequest.policy:type_name -> tidemark.v1.UnreadPolicy
+	37, // 20: tidemark.v1.JoinRequest.history:type_name -> tidemark.v1.History
+	4,  // 21: tidemark.v1.CommandResponse.visible:type_name -> tidemark.v1.Range
+	33, // 22: tidemark.v1.CommandResponse.attributes:type_name -> tidemark.v1.CommandResponse.AttributesEntry
+	2,  // 23: tidemark.v1.SyncService.Send:input_type -> tidemark.v1.SendRequest
+	6,  // 24: tidemark.v1.SyncService.Pull:input_type -> tidemark.v1.PullRequest
+	10, // 25: tidemark.v1.SyncService.GetWatermarks:input_type -> tidemark.v1.GetWatermarksRequest
+	13, // 26: tidemark.v1.SyncService.SyncConversations:input_type -> tidemark.v1.SyncConversationsRequest
+	16, // 27: tidemark.v1.SyncService.WhoHasRead:input_type -> tidemark.v1.WhoHasReadRequest
+	21, // 28: tidemark.v1.SyncService.SetReadSeq:input_type -> tidemark.v1.SetReadSeqRequest
+	22, // 29: tidemark.v1.SyncService.MarkMessagesRead:input_type -> tidemark.v1.MarkMessagesReadRequest
+	23, // 30: tidemark.v1.SyncService.MarkConversationRead:input_type -> tidemark.v1.MarkConversationReadRequest
+	25, // 31: tidemark.v1.SyncService.Join:input_type -> tidemark.v1.JoinRequest
+	26, // 32: tidemark.v1.SyncService.Leave:input_type -> tidemark.v1.LeaveRequest
+	27, // 33: tidemark.v1.SyncService.Clear:input_type -> tidemark.v1.ClearRequest
+	28, // 34: tidemark.v1.SyncService.RaiseMinSeq:input_type -> tidemark.v1.RaiseMinSeqRequest
+	29, // 35: tidemark.v1.SyncService.Revoke:input_type -> tidemark.v1.RevokeRequest
+	19, // 36: tidemark.v1.SyncService.SetConversationAttributes:input_type -> tidemark.v1.SetConversationAttributesRequest
+	20, // 37: tidemark.v1.SyncService.SetUnreadPolicy:input_type -> tidemark.v1.SetUnreadPolicyRequest
+	3,  // 38: tidemark.v1.SyncService.Send:output_type -> tidemark.v1.SendResponse
+	7,  // 39: tidemark.v1.SyncService.Pull:output_type -> tidemark.v1.PullResponse
+	11, // 40: tidemark.v1.SyncService.GetWatermarks:output_type -> tidemark.v1.GetWatermarksResponse
+	14, // 41: tidemark.v1.SyncService.SyncConversations:output_type -> tidemark.v1.SyncConversationsResponse
+	17, // 42: tidemark.v1.SyncService.WhoHasRead:output_type -> tidemark.v1.WhoHasReadResponse
+	24, // 43: tidemark.v1.SyncService.SetReadSeq:output_type -> tidemark.v1.ReadResponse
+	24, // 44: tidemark.v1.SyncService.MarkMessagesRead:output_type -> tidemark.v1.ReadResponse
+	24, // 45: tidemark.v1.SyncService.MarkConversationRead:output_type -> tidemark.v1.ReadResponse
+	30, // 46: tidemark.v1.SyncService.Join:output_type -> tidemark.v1.CommandResponse
+	30, // 47: tidemark.v1.SyncService.Leave:output_type -> tidemark.v1.CommandResponse
+	30, // 48: tidemark.v1.SyncService.Clear:output_type -> tidemark.v1.CommandResponse
+	30, // 49: tidemark.v1.SyncService.RaiseMinSeq:output_type -> tidemark.v1.CommandResponse
+	30, // 50: tidemark.v1.SyncService.Revoke:output_type -> tidemark.v1.CommandResponse
+	30, // 51: tidemark.v1.SyncService.SetConversationAttributes:output_type -> tidemark.v1.CommandResponse
+	30, // 52: tidemark.v1.SyncService.SetUnreadPolicy:output_type -> tidemark.v1.CommandResponse
+	38, // [38:53] is the sub-list for method output_type
+	23, // [23:38] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_tidemark_v1_sync_proto_init() }
@@ -1901,7 +2628,7 @@ func file_tidemark_v1_sync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tidemark_v1_sync_proto_rawDesc), len(file_tidemark_v1_sync_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   21,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -40,6 +40,11 @@ const (
 	// SyncServiceGetWatermarksProcedure is the fully-qualified name of the SyncService's GetWatermarks
 	// RPC.
 	SyncServiceGetWatermarksProcedure = "/tidemark.v1.SyncService/GetWatermarks"
+	// SyncServiceSyncConversationsProcedure is the fully-qualified name of the SyncService's
+	// SyncConversations RPC.
+	SyncServiceSyncConversationsProcedure = "/tidemark.v1.SyncService/SyncConversations"
+	// SyncServiceWhoHasReadProcedure is the fully-qualified name of the SyncService's WhoHasRead RPC.
+	SyncServiceWhoHasReadProcedure = "/tidemark.v1.SyncService/WhoHasRead"
 	// SyncServiceSetReadSeqProcedure is the fully-qualified name of the SyncService's SetReadSeq RPC.
 	SyncServiceSetReadSeqProcedure = "/tidemark.v1.SyncService/SetReadSeq"
 	// SyncServiceMarkMessagesReadProcedure is the fully-qualified name of the SyncService's
@@ -58,6 +63,12 @@ const (
 	SyncServiceRaiseMinSeqProcedure = "/tidemark.v1.SyncService/RaiseMinSeq"
 	// SyncServiceRevokeProcedure is the fully-qualified name of the SyncService's Revoke RPC.
 	SyncServiceRevokeProcedure = "/tidemark.v1.SyncService/Revoke"
+	// SyncServiceSetConversationAttributesProcedure is the fully-qualified name of the SyncService's
+	// SetConversationAttributes RPC.
+	SyncServiceSetConversationAttributesProcedure = "/tidemark.v1.SyncService/SetConversationAttributes"
+	// SyncServiceSetUnreadPolicyProcedure is the fully-qualified name of the SyncService's
+	// SetUnreadPolicy RPC.
+	SyncServiceSetUnreadPolicyProcedure = "/tidemark.v1.SyncService/SetUnreadPolicy"
 )
 
 // SyncServiceClient is a client for the tidemark.v1.SyncService service.
@@ -69,6 +80,11 @@ type SyncServiceClient interface {
 	Pull(context.Context, *v1.PullRequest) (*v1.PullResponse, error)
 	// GetWatermarks tells a user's numbers in given or in all conversations.
 	GetWatermarks(context.Context, *v1.GetWatermarksRequest) (*v1.GetWatermarksResponse, error)
+	// SyncConversations tells what changed in a user's list of conversations
+	// since a version that an earlier answer gave, in pages, active ones first.
+	SyncConversations(context.Context, *v1.SyncConversationsRequest) (*v1.SyncConversationsResponse, error)
+	// WhoHasRead tells how many have read a message, and who.
+	WhoHasRead(context.Context, *v1.WhoHasReadRequest) (*v1.WhoHasReadResponse, error)
 	// SetReadSeq raises the caller's read watermark for its own devices only.
 	SetReadSeq(context.Context, *v1.SetReadSeqRequest) (*v1.ReadResponse, error)
 	// MarkMessagesRead marks messages of a single conversation read and tells
@@ -88,6 +104,12 @@ type SyncServiceClient interface {
 	RaiseMinSeq(context.Context, *v1.RaiseMinSeqRequest) (*v1.CommandResponse, error)
 	// Revoke replaces a message by a tombstone, for everybody.
 	Revoke(context.Context, *v1.RevokeRequest) (*v1.CommandResponse, error)
+	// SetConversationAttributes sets what a member keeps about a conversation for
+	// all of its devices: pinned, muted, or what else the application names.
+	SetConversationAttributes(context.Context, *v1.SetConversationAttributesRequest) (*v1.CommandResponse, error)
+	// SetUnreadPolicy says how a conversation counts own messages, over the
+	// deployment's default.
+	SetUnreadPolicy(context.Context, *v1.SetUnreadPolicyRequest) (*v1.CommandResponse, error)
 }
 
 // NewSyncServiceClient constructs a client for the tidemark.v1.SyncService service. By default, it
@@ -117,6 +139,18 @@ func NewSyncServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			httpClient,
 			baseURL+SyncServiceGetWatermarksProcedure,
 			connect.WithSchema(syncServiceMethods.ByName("GetWatermarks")),
+			connect.WithClientOptions(opts...),
+		),
+		syncConversations: connect.NewClient[v1.SyncConversationsRequest, v1.SyncConversationsResponse](
+			httpClient,
+			baseURL+SyncServiceSyncConversationsProcedure,
+			connect.WithSchema(syncServiceMethods.ByName("SyncConversations")),
+			connect.WithClientOptions(opts...),
+		),
+		whoHasRead: connect.NewClient[v1.WhoHasReadRequest, v1.WhoHasReadResponse](
+			httpClient,
+			baseURL+SyncServiceWhoHasReadProcedure,
+			connect.WithSchema(syncServiceMethods.ByName("WhoHasRead")),
 			connect.WithClientOptions(opts...),
 		),
 		setReadSeq: connect.NewClient[v1.SetReadSeqRequest, v1.ReadResponse](
@@ -167,22 +201,38 @@ func NewSyncServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(syncServiceMethods.ByName("Revoke")),
 			connect.WithClientOptions(opts...),
 		),
+		setConversationAttributes: connect.NewClient[v1.SetConversationAttributesRequest, v1.CommandResponse](
+			httpClient,
+			baseURL+SyncServiceSetConversationAttributesProcedure,
+			connect.WithSchema(syncServiceMethods.ByName("SetConversationAttributes")),
+			connect.WithClientOptions(opts...),
+		),
+		setUnreadPolicy: connect.NewClient[v1.SetUnreadPolicyRequest, v1.CommandResponse](
+			httpClient,
+			baseURL+SyncServiceSetUnreadPolicyProcedure,
+			connect.WithSchema(syncServiceMethods.ByName("SetUnreadPolicy")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // syncServiceClient implements SyncServiceClient.
 type syncServiceClient struct {
-	send                 *connect.Client[v1.SendRequest, v1.SendResponse]
-	pull                 *connect.Client[v1.PullRequest, v1.PullResponse]
-	getWatermarks        *connect.Client[v1.GetWatermarksRequest, v1.GetWatermarksResponse]
-	setReadSeq           *connect.Client[v1.SetReadSeqRequest, v1.ReadResponse]
-	markMessagesRead     *connect.Client[v1.MarkMessagesReadRequest, v1.ReadResponse]
-	markConversationRead *connect.Client[v1.MarkConversationReadRequest, v1.ReadResponse]
-	join                 *connect.Client[v1.JoinRequest, v1.CommandResponse]
-	leave                *connect.Client[v1.LeaveRequest, v1.CommandResponse]
-	clear                *connect.Client[v1.ClearRequest, v1.CommandResponse]
-	raiseMinSeq          *connect.Client[v1.RaiseMinSeqRequest, v1.CommandResponse]
-	revoke               *connect.Client[v1.RevokeRequest, v1.CommandResponse]
+	send                      *connect.Client[v1.SendRequest, v1.SendResponse]
+	pull                      *connect.Client[v1.PullRequest, v1.PullResponse]
+	getWatermarks             *connect.Client[v1.GetWatermarksRequest, v1.GetWatermarksResponse]
+	syncConversations         *connect.Client[v1.SyncConversationsRequest, v1.SyncConversationsResponse]
+	whoHasRead                *connect.Client[v1.WhoHasReadRequest, v1.WhoHasReadResponse]
+	setReadSeq                *connect.Client[v1.SetReadSeqRequest, v1.ReadResponse]
+	markMessagesRead          *connect.Client[v1.MarkMessagesReadRequest, v1.ReadResponse]
+	markConversationRead      *connect.Client[v1.MarkConversationReadRequest, v1.ReadResponse]
+	join                      *connect.Client[v1.JoinRequest, v1.CommandResponse]
+	leave                     *connect.Client[v1.LeaveRequest, v1.CommandResponse]
+	clear                     *connect.Client[v1.ClearRequest, v1.CommandResponse]
+	raiseMinSeq               *connect.Client[v1.RaiseMinSeqRequest, v1.CommandResponse]
+	revoke                    *connect.Client[v1.RevokeRequest, v1.CommandResponse]
+	setConversationAttributes *connect.Client[v1.SetConversationAttributesRequest, v1.CommandResponse]
+	setUnreadPolicy           *connect.Client[v1.SetUnreadPolicyRequest, v1.CommandResponse]
 }
 
 // Send calls tidemark.v1.SyncService.Send.
@@ -206,6 +256,24 @@ func (c *syncServiceClient) Pull(ctx context.Context, req *v1.PullRequest) (*v1.
 // GetWatermarks calls tidemark.v1.SyncService.GetWatermarks.
 func (c *syncServiceClient) GetWatermarks(ctx context.Context, req *v1.GetWatermarksRequest) (*v1.GetWatermarksResponse, error) {
 	response, err := c.getWatermarks.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SyncConversations calls tidemark.v1.SyncService.SyncConversations.
+func (c *syncServiceClient) SyncConversations(ctx context.Context, req *v1.SyncConversationsRequest) (*v1.SyncConversationsResponse, error) {
+	response, err := c.syncConversations.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// WhoHasRead calls tidemark.v1.SyncService.WhoHasRead.
+func (c *syncServiceClient) WhoHasRead(ctx context.Context, req *v1.WhoHasReadRequest) (*v1.WhoHasReadResponse, error) {
+	response, err := c.whoHasRead.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -284,6 +352,24 @@ func (c *syncServiceClient) Revoke(ctx context.Context, req *v1.RevokeRequest) (
 	return nil, err
 }
 
+// SetConversationAttributes calls tidemark.v1.SyncService.SetConversationAttributes.
+func (c *syncServiceClient) SetConversationAttributes(ctx context.Context, req *v1.SetConversationAttributesRequest) (*v1.CommandResponse, error) {
+	response, err := c.setConversationAttributes.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SetUnreadPolicy calls tidemark.v1.SyncService.SetUnreadPolicy.
+func (c *syncServiceClient) SetUnreadPolicy(ctx context.Context, req *v1.SetUnreadPolicyRequest) (*v1.CommandResponse, error) {
+	response, err := c.setUnreadPolicy.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // SyncServiceHandler is an implementation of the tidemark.v1.SyncService service.
 type SyncServiceHandler interface {
 	// Send appends a message to the toRedis topic. It is answered after the
@@ -293,6 +379,11 @@ type SyncServiceHandler interface {
 	Pull(context.Context, *v1.PullRequest) (*v1.PullResponse, error)
 	// GetWatermarks tells a user's numbers in given or in all conversations.
 	GetWatermarks(context.Context, *v1.GetWatermarksRequest) (*v1.GetWatermarksResponse, error)
+	// SyncConversations tells what changed in a user's list of conversations
+	// since a version that an earlier answer gave, in pages, active ones first.
+	SyncConversations(context.Context, *v1.SyncConversationsRequest) (*v1.SyncConversationsResponse, error)
+	// WhoHasRead tells how many have read a message, and who.
+	WhoHasRead(context.Context, *v1.WhoHasReadRequest) (*v1.WhoHasReadResponse, error)
 	// SetReadSeq raises the caller's read watermark for its own devices only.
 	SetReadSeq(context.Context, *v1.SetReadSeqRequest) (*v1.ReadResponse, error)
 	// MarkMessagesRead marks messages of a single conversation read and tells
@@ -312,6 +403,12 @@ type SyncServiceHandler interface {
 	RaiseMinSeq(context.Context, *v1.RaiseMinSeqRequest) (*v1.CommandResponse, error)
 	// Revoke replaces a message by a tombstone, for everybody.
 	Revoke(context.Context, *v1.RevokeRequest) (*v1.CommandResponse, error)
+	// SetConversationAttributes sets what a member keeps about a conversation for
+	// all of its devices: pinned, muted, or what else the application names.
+	SetConversationAttributes(context.Context, *v1.SetConversationAttributesRequest) (*v1.CommandResponse, error)
+	// SetUnreadPolicy says how a conversation counts own messages, over the
+	// deployment's default.
+	SetUnreadPolicy(context.Context, *v1.SetUnreadPolicyRequest) (*v1.CommandResponse, error)
 }
 
 // NewSyncServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -337,6 +434,18 @@ func NewSyncServiceHandler(svc SyncServiceHandler, opts ...connect.HandlerOption
 		SyncServiceGetWatermarksProcedure,
 		svc.GetWatermarks,
 		connect.WithSchema(syncServiceMethods.ByName("GetWatermarks")),
+		connect.WithHandlerOptions(opts...),
+	)
+	syncServiceSyncConversationsHandler := connect.NewUnaryHandlerSimple(
+		SyncServiceSyncConversationsProcedure,
+		svc.SyncConversations,
+		connect.WithSchema(syncServiceMethods.ByName("SyncConversations")),
+		connect.WithHandlerOptions(opts...),
+	)
+	syncServiceWhoHasReadHandler := connect.NewUnaryHandlerSimple(
+		SyncServiceWhoHasReadProcedure,
+		svc.WhoHasRead,
+		connect.WithSchema(syncServiceMethods.ByName("WhoHasRead")),
 		connect.WithHandlerOptions(opts...),
 	)
 	syncServiceSetReadSeqHandler := connect.NewUnaryHandlerSimple(
@@ -387,6 +496,18 @@ func NewSyncServiceHandler(svc SyncServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(syncServiceMethods.ByName("Revoke")),
 		connect.WithHandlerOptions(opts...),
 	)
+	syncServiceSetConversationAttributesHandler := connect.NewUnaryHandlerSimple(
+		SyncServiceSetConversationAttributesProcedure,
+		svc.SetConversationAttributes,
+		connect.WithSchema(syncServiceMethods.ByName("SetConversationAttributes")),
+		connect.WithHandlerOptions(opts...),
+	)
+	syncServiceSetUnreadPolicyHandler := connect.NewUnaryHandlerSimple(
+		SyncServiceSetUnreadPolicyProcedure,
+		svc.SetUnreadPolicy,
+		connect.WithSchema(syncServiceMethods.ByName("SetUnreadPolicy")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/tidemark.v1.SyncService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case SyncServiceSendProcedure:
@@ -395,6 +516,10 @@ func NewSyncServiceHandler(svc SyncServiceHandler, opts ...connect.HandlerOption
 			syncServicePullHandler.ServeHTTP(w, r)
 		case SyncServiceGetWatermarksProcedure:
 			syncServiceGetWatermarksHandler.ServeHTTP(w, r)
+		case SyncServiceSyncConversationsProcedure:
+			syncServiceSyncConversationsHandler.ServeHTTP(w, r)
+		case SyncServiceWhoHasReadProcedure:
+			syncServiceWhoHasReadHandler.ServeHTTP(w, r)
 		case SyncServiceSetReadSeqProcedure:
 			syncServiceSetReadSeqHandler.ServeHTTP(w, r)
 		case SyncServiceMarkMessagesReadProcedure:
@@ -411,6 +536,10 @@ func NewSyncServiceHandler(svc SyncServiceHandler, opts ...connect.HandlerOption
 			syncServiceRaiseMinSeqHandler.ServeHTTP(w, r)
 		case SyncServiceRevokeProcedure:
 			syncServiceRevokeHandler.ServeHTTP(w, r)
+		case SyncServiceSetConversationAttributesProcedure:
+			syncServiceSetConversationAttributesHandler.ServeHTTP(w, r)
+		case SyncServiceSetUnreadPolicyProcedure:
+			syncServiceSetUnreadPolicyHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -430,6 +559,14 @@ func (UnimplementedSyncServiceHandler) Pull(context.Context, *v1.PullRequest) (*
 
 func (UnimplementedSyncServiceHandler) GetWatermarks(context.Context, *v1.GetWatermarksRequest) (*v1.GetWatermarksResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("tidemark.v1.SyncService.GetWatermarks is not implemented"))
+}
+
+func (UnimplementedSyncServiceHandler) SyncConversations(context.Context, *v1.SyncConversationsRequest) (*v1.SyncConversationsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("tidemark.v1.SyncService.SyncConversations is not implemented"))
+}
+
+func (UnimplementedSyncServiceHandler) WhoHasRead(context.Context, *v1.WhoHasReadRequest) (*v1.WhoHasReadResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("tidemark.v1.SyncService.WhoHasRead is not implemented"))
 }
 
 func (UnimplementedSyncServiceHandler) SetReadSeq(context.Context, *v1.SetReadSeqRequest) (*v1.ReadResponse, error) {
@@ -462,4 +599,12 @@ func (UnimplementedSyncServiceHandler) RaiseMinSeq(context.Context, *v1.RaiseMin
 
 func (UnimplementedSyncServiceHandler) Revoke(context.Context, *v1.RevokeRequest) (*v1.CommandResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("tidemark.v1.SyncService.Revoke is not implemented"))
+}
+
+func (UnimplementedSyncServiceHandler) SetConversationAttributes(context.Context, *v1.SetConversationAttributesRequest) (*v1.CommandResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("tidemark.v1.SyncService.SetConversationAttributes is not implemented"))
+}
+
+func (UnimplementedSyncServiceHandler) SetUnreadPolicy(context.Context, *v1.SetUnreadPolicyRequest) (*v1.CommandResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("tidemark.v1.SyncService.SetUnreadPolicy is not implemented"))
 }

@@ -280,7 +280,7 @@ func (s *suspicion) stale(then *pair, is pair) (out []Finding) {
 	switch {
 	case r.Version < h.Version:
 		out = append(out, s.finding(RedisMember, "redis has of %s window version %d, history %d", s.user, r.Version, h.Version).with(cool))
-	case r.Version == is.history.Version && !sameWindow(r, &is.history):
+	case r.Version == is.history.Version && !r.SameState(&is.history):
 		out = append(out, s.finding(RedisMember, "redis has of %s %s, history %s", s.user, describe(r), describe(&is.history)).with(cool))
 	}
 	if r.Read < h.Read || r.Receipt < h.Receipt {
@@ -295,5 +295,5 @@ func (s *suspicion) stale(then *pair, is pair) (out []Finding) {
 }
 
 func describe(m *watermark.Member) string {
-	return fmt.Sprintf("version %d with membership %d, window %v and %d ops", m.Version, m.LastMembership, m.Window(), len(m.Ops))
+	return fmt.Sprintf("version %d with membership %d, window %v, %d ops and %d attributes", m.Version, m.LastMembership, m.Window(), len(m.Ops), len(m.Attributes))
 }

@@ -208,7 +208,7 @@ func (a *Auditor) compareTalk(ctx context.Context, conv watermark.Conversation, 
 }
 
 func lacksWindow(h, w *watermark.Member) bool {
-	return h.Version < w.Version || w.Version > 0 && h.Version == w.Version && !sameWindow(h, w)
+	return h.Version < w.Version || w.Version > 0 && h.Version == w.Version && !h.SameState(w)
 }
 
 // compareRuns compares messages and revokes, and takes the senders' marks from

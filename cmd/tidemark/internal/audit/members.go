@@ -126,12 +126,7 @@ func (a *Auditor) judge(ctx context.Context, conv watermark.Conversation, p *pai
 func (p *pair) differs() bool {
 	h, r := &p.history, &p.redis.Member
 	return p.warm && (h.Read < r.Read || h.Receipt < r.Receipt ||
-		p.redis.Known && (h.Version != r.Version || !sameWindow(h, r) || r.Read < h.Read || r.Receipt < h.Receipt))
-}
-
-// sameWindow compares what a version stands for.
-func sameWindow(a, b *watermark.Member) bool {
-	return a.LastMembership == b.LastMembership && slices.Equal(a.Memberships, b.Memberships) && slices.Equal(a.Ops, b.Ops)
+		p.redis.Known && (h.Version != r.Version || !h.SameState(r) || r.Read < h.Read || r.Receipt < h.Receipt))
 }
 
 // unseen tells how a mark is above what its user can ever have seen, "" when it

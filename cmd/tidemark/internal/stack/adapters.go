@@ -17,7 +17,6 @@ import (
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/pipeline"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
-	"github.com/tidemark-im/tidemark/storage/truth"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -71,21 +70,6 @@ func (a appender) append(ctx context.Context, out wire.Out, topic string, err er
 	}
 	out.Topic = topic
 	return a.producer.Append(ctx, []wire.Out{out})
-}
-
-// lister gives the query service a user's conversations as it wants them.
-type lister struct{ *truth.Truth }
-
-func (l lister) ConversationsOf(ctx context.Context, user watermark.UserID) ([]watermark.Listed, error) {
-	entries, err := l.Truth.ConversationsOf(ctx, user)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]watermark.Listed, len(entries))
-	for i, e := range entries {
-		out[i] = watermark.Listed{Conversation: e.Conversation.ID, LastTime: e.Conversation.LastTime}
-	}
-	return out, nil
 }
 
 // deliverer turns what toPush decided into what devices read.

@@ -161,11 +161,17 @@ type device struct {
 // connect connects a device of a user to a gateway.
 func (r *rig) connect(user, url string) *device {
 	r.t.Helper()
+	return r.connectDevice(user, "", url)
+}
+
+// connectDevice connects one that has a name.
+func (r *rig) connectDevice(user, name, url string) *device {
+	r.t.Helper()
 	d := &device{}
 	ctx, cancel := context.WithCancel(r.t.Context())
 	connected, done := make(chan struct{}, 100), make(chan error, 1)
 	go func() {
-		done <- client.WebSocket{URL: url, User: watermark.UserID(user)}.Stream(ctx,
+		done <- client.WebSocket{URL: url, User: watermark.UserID(user), Device: name}.Stream(ctx,
 			func() { connected <- struct{}{} },
 			func(e *tidemarkv1.PushEvent) {
 				d.mu.Lock()

@@ -221,6 +221,7 @@ func (s *Stack) openHistory(ctx context.Context) (err error) {
 			return pinned(s.tail.Pin(ctx, convs))
 		},
 		PinAll:     func(ctx context.Context) (truth.Pin, error) { return pinned(s.tail.PinAll(ctx)) },
+		Log:        s.topics.Sequenced.ID,
 		Logger:     s.cfg.Logger,
 		Registerer: s.cfg.Registry,
 	})

@@ -157,10 +157,12 @@ type entry struct {
 	skipped Skipped
 }
 
-// head is what a conversation says of itself. Max of 0 is not said.
+// head is what a conversation says of itself. A max of 0 is not said.
 type head struct {
 	min, max watermark.Seq
 	policy   watermark.UnreadPolicy
+	// given is how far the other system has set seqs aside, used or not.
+	given watermark.Seq
 }
 
 // Skipped counts what the other system has and Tidemark has not.

@@ -154,8 +154,8 @@ func parseLine(at string, text []byte, l convert.Limits) *entry {
 	if e.fault = errors.Join(take(fields, "type", &what), peek(fields, "conversation", &e.conv)); e.fault != nil {
 		return e
 	}
-	if e.conv == "" {
-		e.fault = errors.New("names no conversation")
+	if e.conv == "" || strings.Contains(e.conv, "\x00") {
+		e.conv, e.fault = "", errors.New("names no conversation")
 		return e
 	}
 	switch what {

@@ -220,6 +220,9 @@ func (p *pass) message(ctx context.Context, e *entry) error {
 	if m.ClientID == "" {
 		m.ClientID = derivedID(c.id, e)
 	}
+	if m.Revoked != nil {
+		m.Revoked.Seq = m.Seq
+	}
 	if was, ok := c.remember(m); ok {
 		return p.fault(e.at, "client message id %q of %s stands at seq %d already", m.ClientID, m.Sender, was)
 	}
@@ -299,6 +302,9 @@ func (p *pass) end(ctx context.Context) error {
 	c := p.cur
 	if c == nil || c.skip {
 		return nil
+	}
+	if p.stage == Checking {
+		p.rep.Skipped.Unused += int64(max(c.head.given-c.max(), 0))
 	}
 	if c.head.max > c.max() {
 		if err := p.fault(c.began, "a hole at the end: seqs %d to %d are missing", c.next, c.head.max); err != nil {

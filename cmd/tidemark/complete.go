@@ -14,6 +14,7 @@ var enums = map[string][]string{
 	"order":   {"asc", "desc"},
 	"keep":    {"end", "begin"},
 	"history": {"none", "all", "from:"},
+	"format":  {"lines", "openim"},
 
 	"on-lost-offsets": {"stop", "earliest", "latest"},
 }

@@ -48,6 +48,7 @@ const (
 
 // Target is a history that is written.
 type Target interface {
+	Positions(ctx context.Context) ([]watermark.Position, error)
 	Write(ctx context.Context, c watermark.Change) (watermark.Written, error)
 	Members(ctx context.Context, conv watermark.ConversationID, users []watermark.UserID) ([]watermark.Member, error)
 	ScanConversations(ctx context.Context, after watermark.ConversationID, limit int) ([]watermark.Conversation, error)
@@ -56,6 +57,10 @@ type Target interface {
 
 // ErrFaults is wrapped when the input has faults and nothing was imported.
 var ErrFaults = errors.New("nothing was imported")
+
+// ErrLive is wrapped when a deployment writes, or wrote, the target and
+// Config.IntoLive is not set.
+var ErrLive = errors.New("refused: the target is the history of a deployment")
 
 // errChanged ends an import whose input is not what was checked.
 var errChanged = errors.New("the input, or the target, changed while it was imported")
@@ -76,6 +81,11 @@ type Config struct {
 	To     Target
 	// SkipBad imports the conversations without faults although others have some.
 	SkipBad bool
+	// IntoLive imports although the target is the history of a deployment. It is
+	// for one whose roles are stopped with nothing left to be written, and whose
+	// Redis is emptied before they start: what Redis learned of a conversation
+	// while it was unknown would hide what was imported, and give seqs again.
+	IntoLive bool
 	// Page is how many rows are read or written at once; 0: DefaultPage, at most
 	// watermark.MaxPage.
 	Page int
@@ -121,6 +131,8 @@ type Report struct {
 	Faulty  int64   `json:"faulty"`
 	Faults  []Fault `json:"faults"`
 	Skipped Skipped `json:"skipped"`
+	// IntoLive tells that the target is the history of a deployment.
+	IntoLive bool `json:"intoLive"`
 }
 
 // Source is an input that can be read several times.
@@ -193,6 +205,13 @@ func (s *Skipped) add(o Skipped) {
 // an error.
 func Import(ctx context.Context, cfg Config) (*Report, error) {
 	rep := &Report{Faults: []Fault{}}
+	positions, err := patiently(ctx, func() ([]watermark.Position, error) { return cfg.To.Positions(ctx) })
+	if err != nil {
+		return rep, fmt.Errorf("read the target: %w", err)
+	}
+	if rep.IntoLive = len(positions) > 0; rep.IntoLive && !cfg.IntoLive {
+		return rep, fmt.Errorf("%w, it says how far it has %d partitions of the log; what is put into it behind the back of Redis and the log is not known there", ErrLive, len(positions))
+	}
 	bad := &bits{}
 	if err := each(ctx, &pass{Config: cfg, stage: Checking, rep: rep, bad: bad}); err != nil {
 		return rep, err

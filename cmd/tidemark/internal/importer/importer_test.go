@@ -300,6 +300,24 @@ func TestImportAgainAfterItWentLive(t *testing.T) {
 	}
 }
 
+// The history of a deployment is not written to by mistake.
+func TestHistoryOfADeployment(t *testing.T) {
+	h := storagetest.NewMemory()
+	change := live("group:other", 3)
+	change.Positions = []watermark.Position{{Topic: "toRedis", Partition: watermark.Partition{TopicID: "T"}, Next: 9}}
+	if _, err := h.Write(t.Context(), change); err != nil {
+		t.Fatal(err)
+	}
+	before := dump(t, h)
+	if rep, err := run(t, h, importer.Config{}, story...); !errors.Is(err, importer.ErrLive) || !rep.IntoLive || dump(t, h) != before {
+		t.Errorf("%v, %+v", err, rep)
+	}
+	rep, err := run(t, h, importer.Config{IntoLive: true}, story...)
+	if err != nil || !rep.IntoLive || rep.Imported.Messages != 5 {
+		t.Errorf("%v, %+v", err, rep)
+	}
+}
+
 // errKilled ends an import for good, like a process that is killed.
 var errKilled = fault.New(fault.Fatal, "killed", errors.New("killed"))
 

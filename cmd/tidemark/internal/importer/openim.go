@@ -2,6 +2,7 @@ package importer
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ func (f *OpenIMFiles) names() []string { return []string{f.Messages, f.Seq, f.Se
 
 // OpenIM reads the exports of OpenIM's collections, in any order, and sorts them
 // into temporary files, which Close removes.
-func OpenIM(files OpenIMFiles) (_ *Sorted, err error) {
+func OpenIM(ctx context.Context, files OpenIMFiles) (_ *Sorted, err error) {
 	s, err := newSorter()
 	if err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func OpenIM(files OpenIMFiles) (_ *Sorted, err error) {
 	ids := make(openIMIDs)
 	for i, path := range files.names() {
 		if i != 1 && path != "" {
-			if err := ids.learn(path, files.Step); err != nil {
+			if err := ids.learn(ctx, path, files.Step); err != nil {
 				return nil, err
 			}
 		}
@@ -60,7 +61,7 @@ func OpenIM(files OpenIMFiles) (_ *Sorted, err error) {
 		if path == "" {
 			continue
 		}
-		err := s.addFile(path, int64(i), files.Step, func(n int64, text []byte) (string, bool) { return ids.key(i, n, text), true })
+		err := s.addFile(ctx, path, int64(i), files.Step, func(n int64, text []byte) string { return ids.key(i, n, text) })
 		if err != nil {
 			return nil, err
 		}
@@ -151,13 +152,13 @@ type openIMRow struct {
 type openIMIDs map[string]watermark.ConversationID
 
 // learn reads who the users of such conversations are.
-func (ids openIMIDs) learn(path string, step func()) (err error) {
+func (ids openIMIDs) learn(ctx context.Context, path string, step func()) (err error) {
 	r, err := openLines(path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	for {
+	for ctx.Err() == nil {
 		text, err := r.line()
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -172,6 +173,7 @@ func (ids openIMIDs) learn(path string, step func()) (err error) {
 			step()
 		}
 	}
+	return context.Cause(ctx)
 }
 
 func (ids openIMIDs) learnLine(text []byte) {

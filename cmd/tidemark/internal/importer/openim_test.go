@@ -20,7 +20,7 @@ import (
 // openIM imports the lines of three collections.
 func openIM(t *testing.T, to importer.Target, cfg importer.Config, msg, seq, user []string) (*importer.Report, error) {
 	t.Helper()
-	src, err := importer.OpenIM(importer.OpenIMFiles{Messages: file(t, msg...), Seq: file(t, seq...), SeqUser: file(t, user...)})
+	src, err := importer.OpenIM(t.Context(), importer.OpenIMFiles{Messages: file(t, msg...), Seq: file(t, seq...), SeqUser: file(t, user...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestSort(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
 	steps := 0
-	src, err := importer.Sort(path, convert.Limits{}, func() { steps++ })
+	src, err := importer.Sort(t.Context(), path, convert.Limits{}, func() { steps++ })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package importer
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -62,7 +63,7 @@ func (p *pass) fault(at string, format string, args ...any) error {
 	if p.stage != Checking {
 		return fmt.Errorf("%w: %s: %w", errChanged, at, err)
 	}
-	f := Fault{At: at, Detail: err.Error()}
+	f := Fault{At: at, Detail: strings.ReplaceAll(err.Error(), "\n", "; ")}
 	if c := p.cur; c == nil {
 		p.bad.lost = true
 	} else {

@@ -3,6 +3,7 @@ package importer
 import (
 	"bufio"
 	"container/heap"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -31,7 +32,7 @@ type Sorted struct {
 // Sort reads the JSON lines of a file in any order and sorts them: the
 // conversations, and in each its own line, its messages, its members. step is
 // told of each line; nil: nobody is. Close removes what it wrote.
-func Sort(path string, l convert.Limits, step func()) (_ *Sorted, err error) {
+func Sort(ctx context.Context, path string, l convert.Limits, step func()) (_ *Sorted, err error) {
 	s, err := newSorter()
 	if err != nil {
 		return nil, err
@@ -41,7 +42,7 @@ func Sort(path string, l convert.Limits, step func()) (_ *Sorted, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	err = s.addFile(path, 0, step, func(n int64, text []byte) (string, bool) { return lineKey(n, text), true })
+	err = s.addFile(ctx, path, 0, step, lineKey)
 	if err != nil {
 		return nil, err
 	}
@@ -167,14 +168,14 @@ func newSorter() (*sorter, error) {
 // Close removes the temporary files.
 func (s *sorter) Close() error { return os.RemoveAll(s.dir) }
 
-// addFile adds the lines of a file for which key says so.
-func (s *sorter) addFile(path string, number int64, step func(), key func(n int64, text []byte) (string, bool)) (err error) {
+// addFile adds the lines of a file.
+func (s *sorter) addFile(ctx context.Context, path string, number int64, step func(), key func(n int64, text []byte) string) (err error) {
 	r, err := openLines(path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	for {
+	for ctx.Err() == nil {
 		text, err := r.line()
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -182,15 +183,14 @@ func (s *sorter) addFile(path string, number int64, step func(), key func(n int6
 		if err != nil {
 			return err
 		}
-		if k, ok := key(r.n, text); ok {
-			if err := s.add(record{k, number, r.n, text}); err != nil {
-				return err
-			}
+		if err := s.add(record{key(r.n, text), number, r.n, text}); err != nil {
+			return err
 		}
 		if step != nil {
 			step()
 		}
 	}
+	return context.Cause(ctx)
 }
 
 func (s *sorter) add(r record) error {
@@ -337,14 +337,24 @@ func (m *merger) close() (err error) {
 }
 
 // Spool keeps a stream in a temporary file, since an import reads its input
-// several times.
-func Spool(r io.Reader) (path string, remove func() error, err error) {
+// several times. What is read of a terminal cannot be broken off, so when ctx
+// ends it is left behind.
+func Spool(ctx context.Context, r io.Reader) (path string, remove func() error, err error) {
 	f, err := os.CreateTemp("", "tidemark-import-")
 	if err != nil {
 		return "", nil, err
 	}
-	_, err = io.Copy(f, r)
-	if err = errors.Join(err, f.Close()); err != nil {
+	copied := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(f, r)
+		copied <- errors.Join(err, f.Close())
+	}()
+	select {
+	case err = <-copied:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
 		return "", nil, errors.Join(err, os.Remove(f.Name()))
 	}
 	return f.Name(), func() error { return os.Remove(f.Name()) }, nil

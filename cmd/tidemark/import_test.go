@@ -41,6 +41,20 @@ func TestImportCommand(t *testing.T) {
 	}
 }
 
+// The lines of the page are what is imported.
+func TestImportOfThePage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/import.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, lines, _ := strings.Cut(string(page), "```json\n")
+	lines, _, _ = strings.Cut(lines, "```")
+	r := tidemark(t, lines, "import", "--to", "sqlite:"+filepath.Join(t.TempDir(), "history.db"), "--input", "-")
+	if r.code != exitOK || !strings.HasPrefix(r.out, "imported and read back: 1 conversation, 3 members, 3 messages\n") {
+		t.Errorf("exit code %d\n%s%s", r.code, r.out, r.errOut)
+	}
+}
+
 func TestImportOpenIMCommand(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name, text string) string {
@@ -86,4 +100,8 @@ func TestImportIntoADeployment(t *testing.T) {
 	wantSays(t, r.out, "Empty Redis before the roles start.")
 	d = startDev(t, "--data", data)
 	wantSays(t, d.ok("send", "--conversation", "group:g", "--from", "bob", "--text", "three", "--wait"), "3")
+	d.stop()
+	if r := tidemark(t, "", "audit", "--data", data); r.code != exitOK || !strings.HasSuffix(r.out, "clean\n") {
+		t.Errorf("the audit: exit code %d\n%s%s", r.code, r.out, r.errOut)
+	}
 }

@@ -404,6 +404,71 @@ func TestKilledAnywhereAndRunAgain(t *testing.T) {
 	})
 }
 
+// What changes between the check and the import ends it: it is not taken on
+// trust.
+func TestInputThatChanges(t *testing.T) {
+	for stage, left := range map[importer.Stage]int{importer.Importing: 0, importer.Verifying: 1} {
+		h := storagetest.NewMemory()
+		path := file(t, said("group:g", 1, "ann", "a"))
+		before := importer.Checking
+		if stage == importer.Verifying {
+			before = importer.Importing
+		}
+		_, err := importer.Import(t.Context(), importer.Config{Source: importer.Lines(path, convert.Limits{}), To: h, Step: func(s importer.Stage, _ int64) {
+			if s == before {
+				if err := os.Rename(file(t, said("group:g", 1, "ann", "a"), said("group:g", 3, "ann", "a")), path); err != nil {
+					t.Error(err)
+				}
+			}
+		}})
+		if err == nil || !strings.Contains(err.Error(), "changed while it was imported: line 2: a hole") {
+			t.Errorf("%s: %v", stage, err)
+		}
+		rows, err := h.ScanRows(t.Context(), watermark.RowScan{Limit: 9})
+		if err != nil || len(rows) != left {
+			t.Errorf("%s: %d rows, %v", stage, len(rows), err)
+		}
+	}
+}
+
+// careless loses what it has taken.
+type careless struct{ storagetest.History }
+
+func (c careless) Write(ctx context.Context, ch watermark.Change) (watermark.Written, error) {
+	ch.Rows = slices.Clone(ch.Rows)[:max(len(ch.Rows)-1, 0)]
+	w, err := c.History.Write(ctx, ch)
+	w.Rows = append(w.Rows, watermark.Inserted)
+	return w, err
+}
+
+func TestWhatIsMissingInTheEndIsSeen(t *testing.T) {
+	_, err := run(t, careless{storagetest.NewMemory()}, importer.Config{}, story...)
+	if err == nil || !strings.Contains(err.Error(), "seq 2 of single:ann:bob does not stand") {
+		t.Error(err)
+	}
+}
+
+// busy fails each call once, as a store does that is away for a moment.
+type busy struct {
+	storagetest.History
+	calls int
+}
+
+func (b *busy) Write(ctx context.Context, c watermark.Change) (watermark.Written, error) {
+	if b.calls++; b.calls%2 == 1 {
+		return watermark.Written{}, fault.New(fault.Transient, "busy", errors.New("busy"))
+	}
+	return b.History.Write(ctx, c)
+}
+
+func TestPassingFaultsAreWaitedFor(t *testing.T) {
+	b := &busy{History: storagetest.NewMemory()}
+	imported(t, b, story...)
+	if b.calls < 2 {
+		t.Errorf("%d calls", b.calls)
+	}
+}
+
 func whole(rt *rapid.T, ctx context.Context, h storagetest.History) {
 	convs, err := h.ScanConversations(ctx, "", 1000)
 	if err != nil {

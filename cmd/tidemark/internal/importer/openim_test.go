@@ -189,8 +189,8 @@ func TestOpenIMFaults(t *testing.T) {
 func TestSort(t *testing.T) {
 	sorted, h := storagetest.NewMemory(), storagetest.NewMemory()
 	lines := slices.Clone(story)
-	for seq := 1; seq <= 300; seq++ {
-		lines = append(lines, strings.Replace(said("single:x:y", seq, "x", "text"), `"seq"`, `"order"`, 1))
+	for n := -150; n < 150; n++ {
+		lines = append(lines, fmt.Sprintf(`{"type":"message","conversation":"single:x:y","order":%d,"sender":"x","timeMs":5,"text":"text"}`, n))
 	}
 	imported(t, sorted, lines...)
 	rand.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })

@@ -59,7 +59,7 @@ func TestListedConversationsThatChanged(t *testing.T) {
 		if l.InList() != tt.in {
 			t.Errorf("%s: in the list %v", name, l.InList())
 		}
-		for off := int64(0); off < 12; off++ {
+		for off := range int64(12) {
 			if l.Changed(off) != (off <= tt.changed) {
 				t.Errorf("%s: changed since %d: %v", name, off, l.Changed(off))
 			}

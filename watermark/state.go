@@ -142,7 +142,7 @@ func (s *State) applyMessage(m *Message, policy UnreadPolicy) {
 	// either known already, or older than where the fold began, or has lost its
 	// place: its id does not stand there.
 	first := m.Seq > s.Max
-	if m.Seq >= s.Max {
+	if m.Seq > s.Max {
 		s.Max, s.Policy = m.Seq, policy
 	}
 	s.LastTime = max(s.LastTime, m.RecordTime)

@@ -63,7 +63,8 @@ func conversationText(c *watermark.Conversation) text {
 		policy = 0 // it comes with a message
 	}
 	t.str(string(c.ID))
-	t.num(int64(c.Min), int64(c.Max), int64(policy), c.Repair.Number, int64(c.Repair.From), c.LastTime, int64(len(c.Inputs)))
+	t.num(int64(c.Min), int64(c.Max), int64(policy), c.Repair.Number, int64(c.Repair.From), c.LastTime,
+		c.ChangedAt, c.Override.Version, int64(c.Override.Choice), int64(len(c.Inputs)))
 	for _, p := range slices.SortedFunc(maps.Keys(c.Inputs), func(a, b watermark.Partition) int {
 		return cmp.Or(cmp.Compare(a.TopicID, b.TopicID), cmp.Compare(a.Number, b.Number))
 	}) {
@@ -85,6 +86,10 @@ func memberText(r *watermark.MemberRow) text {
 	for _, op := range m.Ops {
 		t.str(op.ID)
 		t.num(int64(op.Edge))
+	}
+	t.num(int64(len(m.Attributes)))
+	for _, k := range slices.Sorted(maps.Keys(m.Attributes)) {
+		t.str(k, m.Attributes[k])
 	}
 	t.num(int64(len(m.Own)))
 	for _, s := range m.Own {

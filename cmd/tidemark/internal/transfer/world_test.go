@@ -82,7 +82,7 @@ func fill(t testing.TB, h storagetest.History, groups int) {
 		write(t, h, rows(big, first, first+399))
 	}
 	write(t, h, conv(watermark.Conversation{
-		ID: big, Max: 2000, LastTime: 4000, Policy: watermark.KeepOnSend, Repair: watermark.Repaired{Number: 9, From: 7},
+		ID: big, Max: 2000, ChangedAt: 12, Override: watermark.PolicyChanged{Version: 3, Choice: 2}, LastTime: 4000, Policy: watermark.KeepOnSend, Repair: watermark.Repaired{Number: 9, From: 7},
 		Inputs: map[watermark.Partition]int64{{TopicID: "T.1$", Number: 3}: 77, {TopicID: "T2", Number: 0}: 0},
 	}))
 	// Ids that are left by retention, and rows that it has not come to yet.
@@ -122,7 +122,7 @@ func fill(t testing.TB, h storagetest.History, groups int) {
 		{Conversation: big, Member: watermark.Member{
 			User: "alice", Version: 1, LastMembership: 1, Memberships: []watermark.Membership{{Number: 1}},
 			Ops:  []watermark.AppliedOp{{ID: "op-9", Edge: 4}},
-			Read: 900, Receipt: 5, ChangedAt: 3, Own: own,
+			Read: 900, Receipt: 5, ChangedAt: 3, Own: own, Attributes: map[string]string{"pinned": "1"},
 		}},
 		{Conversation: "single:alice:bob", Member: watermark.Member{User: "bob"}},
 	}})

@@ -8,9 +8,7 @@ import (
 )
 
 // partitionName names an input partition in the fields of meta and ref.
-func partitionName(p watermark.Partition) string {
-	return p.TopicID + "/" + strconv.FormatInt(int64(p.Number), 10)
-}
+func partitionName(p watermark.Partition) string { return keyspace.PlaceName(p) }
 
 // sentField names a client message id in the fields of ids0 and ids1. A user
 // id holds no '/', so no two ids share a name.
@@ -25,7 +23,7 @@ func sentValue(s watermark.Sent) []byte {
 
 // batchArgs gives the arguments of malloc.lua.
 func (a *Allocator) batchArgs(b *watermark.Batch, now int64) []any {
-	args := make([]any, 0, 9+9*len(b.Inputs))
+	args := make([]any, 0, 11+9*len(b.Inputs))
 	args = append(args, a.space.Incarnation, a.space.ExpirySeconds(), now,
 		int64(b.Floor), int(b.Policy), a.hotLog)
 
@@ -51,7 +49,10 @@ func (a *Allocator) batchArgs(b *watermark.Batch, now int64) []any {
 		place := []any{index(in.Origin.Partition), in.Origin.Offset}
 		args = a.inputArgs(args, b.Conversation, in, place)
 	}
-	return args
+	if b.Place.Number <= 0 {
+		return append(args, "", 0)
+	}
+	return append(args, partitionName(b.Place.Partition), b.Place.Number)
 }
 
 func (a *Allocator) inputArgs(args []any, conv watermark.ConversationID, in *watermark.Input, place []any) []any {

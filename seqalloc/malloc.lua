@@ -17,6 +17,7 @@
 --         p  choice                                       set the unread policy (0 default, 1 advance, 2 keep)
 --         w                                               warm
 --         x  reason                                       refuse
+--       and last: name and number of the batch's place ('' = none), see 'bt'
 -- Reply {'cold', why} | {'partial', token, user...} | {'ok', max, min before,
 --       policy before, outcome...}
 --       where an outcome is the seq of an accepted message, or {verdict, seq,
@@ -60,10 +61,11 @@ end
 
 local meta
 if PARTS == 1 then
-  meta = redis.call('HMGET', META, 'inc', 'st', 'max', 'min', 'full', 'lt', 'own', 'in:' .. ARGV[8])
+  meta = redis.call('HMGET', META, 'inc', 'st', 'max', 'min', 'full', 'lt', 'own', 'in:' .. ARGV[8], 'bt')
 else
   local fields = {'inc', 'st', 'max', 'min', 'full', 'lt', 'own'}
   for p = 1, PARTS do fields[7 + p] = 'in:' .. ARGV[7 + p] end
+  fields[8 + PARTS] = 'bt'
   meta = redis.call('HMGET', META, unpack(fields))
 end
 
@@ -107,7 +109,7 @@ end
 -- would cost as much as a look-up.
 local at, users, ids = {}, {}, {}
 do
-  local seen, sizes, i, n = {}, nil, FIRST, #ARGV
+  local seen, sizes, i, n = {}, nil, FIRST, #ARGV - 2
   while i <= n do
     local act, size, byuser = ARGV[i], 9, true
     at[#at + 1] = i
@@ -226,7 +228,7 @@ local function again(i, user, seq)
 end
 
 -- Notes what became of an input that leaves no other trace: the reason of a
--- refusal, or '+'.
+-- refusal, '+', or '=' and the member as a command left it.
 local function note(a, what)
   local field = ARGV[7 + tonumber(ARGV[a + 1])] .. ':' .. ARGV[a + 2]
   notes[field] = what
@@ -412,7 +414,14 @@ local function commands()
     local edge = edge_of(m, op)
     if not fresh then
       if m.v == 0 then return outcome('known', 0) end
-      return with_member(outcome('again', edge or max), user, m)
+      local o = with_member(outcome('again', edge or max), user, m)
+      -- Of the last batch, which the log may not have yet, the member is told as
+      -- it was then. Told as it is now, an event would bring what later inputs
+      -- have changed, and whoever begins with it would decide those in between by
+      -- a window that was not there yet.
+      local was = decided(a)
+      if was and string.sub(was, 1, 1) == '=' then o[6] = string.sub(was, 2) end
+      return o
     end
     local o = outcome('accepted', edge or max)
     if not edge then
@@ -423,7 +432,9 @@ local function commands()
       dirty[user] = true
       o[4] = changed
     end
-    return with_member(o, user, m)
+    with_member(o, user, m)
+    note(a, '=' .. o[6])
+    return o
   end
 
   function ACT.j(_, a, fresh)
@@ -553,7 +564,7 @@ for i, a in ipairs(at) do
   else
     was = decided(a)
   end
-  if was and was ~= '+' then
+  if was and was ~= '+' and string.sub(was, 1, 1) ~= '=' then
     out[i] = refused(was)
   else
     local o
@@ -670,6 +681,14 @@ local hasnow = (#refs > 0 or hasrefs) and '1' or '0'
 if due or rotated or hasnow ~= hadrefs or policy ~= hadpolicy or override ~= hadoverride then
   if due then renewed = NOW end
   put('own', F(gen) .. ' ' .. old .. ' ' .. hasnow .. ' ' .. F(renewed) .. ' ' .. policy .. ' ' .. F(override))
+end
+-- Until this batch's place is settled, what stands here may be in no log yet. The
+-- mark only rises: who dies before that leaves it to the next owner, whose
+-- batches are cut otherwise.
+local place, number = ARGV[#ARGV - 1], ARGV[#ARGV]
+if place ~= '' then
+  local had, n = string.match(meta[8 + PARTS] or '', '^(.*)|(%d+)$')
+  if had ~= place or tonumber(n) < tonumber(number) then put('bt', place .. '|' .. number) end
 end
 if #set > 0 then redis.call('HSET', META, unpack(set)) end
 if due then

@@ -82,6 +82,7 @@ type Config struct {
 
 // Allocator decides batches.
 type Allocator struct {
+	redis   redis.UniversalClient
 	runner  *keyspace.Runner
 	space   keyspace.Space
 	encode  func(*watermark.Message) (header, body []byte)
@@ -110,7 +111,7 @@ func New(cfg Config) (*Allocator, error) {
 		return nil, fmt.Errorf("seqalloc: %w", err)
 	}
 	a := &Allocator{
-		runner: keyspace.NewRunner(cfg.Redis), space: cfg.Space, encode: cfg.Encode,
+		redis: cfg.Redis, runner: keyspace.NewRunner(cfg.Redis), space: cfg.Space, encode: cfg.Encode,
 		hotLog: cfg.HotLog, now: cfg.Now, metrics: newMetrics(cfg.Registerer),
 		malloc:  keyspace.NewScript("malloc", constants()+mallocSource),
 		begin:   keyspace.NewScript("begin", beginSource),

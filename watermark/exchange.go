@@ -12,6 +12,17 @@ type Batch struct {
 	// Policy is the deployment's; what the conversation itself says goes before.
 	Policy UnreadPolicy
 	Inputs []Input
+	// Place is where the batch stands among those of its owner. Once it is
+	// settled readers may be told what was decided. The zero value: at once.
+	Place Place
+}
+
+// Place orders the batches of the owner of a partition of toRedis. A later
+// batch has a higher number, also one of a later owner, unless it decides once
+// more what an earlier one has decided.
+type Place struct {
+	Partition Partition
+	Number    int64 // below 2^53
 }
 
 // Temperature says whether what Redis holds of a conversation may be believed.

@@ -15,6 +15,7 @@ var enums = map[string][]string{
 	"keep":    {"end", "begin"},
 	"history": {"none", "all", "from:"},
 	"policy":  {"default", "advance_on_send", "keep_on_send"},
+	"format":  {"lines", "openim"},
 
 	"on-lost-offsets": {"stop", "earliest", "latest"},
 }

@@ -181,12 +181,6 @@ func TestRun(t *testing.T) {
 	if res := r.stop(); res.code != exitOK {
 		t.Errorf("stopped with exit code %d: %s", res.code, res.errOut)
 	}
-
-	res := run("sync", "--set", "admin.listen=", "--set", "redis.addresses=127.0.0.1:1", "--set", "redis.password=topsecret").wait()
-	if res.code != exitFailed || !strings.Contains(res.errOut, "cannot start sync: redis at [127.0.0.1:1]") ||
-		strings.Contains(res.errOut, "topsecret") || strings.Count(res.errOut, "\n") != 1 {
-		t.Errorf("without Redis: exit code %d: %s", res.code, res.errOut)
-	}
 }
 
 func wantReady(t testing.TB, admin string) {

@@ -42,6 +42,10 @@ type Allocator interface {
 	// Install makes conversations warm with what was loaded; false for one
 	// whose token no longer stands.
 	Install(ctx context.Context, loaded []watermark.Loaded) (installed []bool, err error)
+	// Settle says that what batches up to a place have decided stands in the log,
+	// so that readers may be told of it, and gives the number that stands then.
+	// The number 0 only asks.
+	Settle(ctx context.Context, p watermark.Place) (number int64, err error)
 }
 
 // Truth reads history and the tail of the sequenced log.

@@ -62,6 +62,8 @@ func (f *flood) Load(_ context.Context, wants []watermark.Want) ([]*watermark.St
 	return out, nil
 }
 
+func (f *flood) Settle(_ context.Context, p watermark.Place) (int64, error) { return p.Number, nil }
+
 func (f *flood) MergeMembers(_ context.Context, loads []watermark.MemberLoad) ([]bool, error) {
 	return make([]bool, len(loads)), nil
 }

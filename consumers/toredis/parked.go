@@ -131,7 +131,7 @@ func (s *Stage) unpark(ctx context.Context) error {
 		return nil
 	}
 	lots := s.parkedLots()
-	stuck, err := s.sequence(ctx, nil, lots)
+	stuck, err := s.sequence(ctx, nil, lots, s.next)
 	if err != nil {
 		return err
 	}

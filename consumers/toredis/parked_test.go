@@ -420,7 +420,7 @@ func TestResequenceIsParked(t *testing.T) {
 	back()
 	w.journal = nil
 	w.caughtUp(t, s, 4)
-	equal(t, "calls", w.journal, []string{"malloc", "begin", "load", "install", "malloc", "append sequenced", "append sequenced"}[:6])
+	equal(t, "calls", w.journal, []string{"malloc", "begin", "load", "install", "malloc", "append sequenced", "settle"})
 	equal(t, "log", of(warm, story(t, w, 0)), []string{
 		warm + " 1 A/1", warm + " 2 B/9", fmt.Sprintf("%s %T %+v", warm, watermark.Repaired{}, watermark.Repaired{Number: 8, From: 1}), warm + " 3 A/2",
 	})

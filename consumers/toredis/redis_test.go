@@ -18,6 +18,15 @@ func (w *world) Install(ctx context.Context, loaded []watermark.Loaded) (out []b
 	return out, err
 }
 
+func (w *world) Settle(ctx context.Context, p watermark.Place) (number int64, err error) {
+	err = w.step("settle", 1, func(n int) {
+		if n > 0 {
+			number, _ = w.redis.Settle(ctx, p)
+		}
+	})
+	return number, err
+}
+
 func (w *world) MergeMembers(ctx context.Context, loads []watermark.MemberLoad) (out []bool, err error) {
 	err = w.step("members", len(loads), func(n int) { out, _ = w.redis.MergeMembers(ctx, loads[:n]) })
 	return out, err

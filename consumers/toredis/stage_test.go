@@ -108,12 +108,12 @@ func TestEffectsHappenInTheirOrder(t *testing.T) {
 	s := w.stage(t, 0)
 	handle(t, s, w.input(0))
 	equal(t, "cold", w.journal, []string{
-		"malloc", "begin", "load", "install", "malloc", "append deadLetter", "append sequenced", "answers",
+		"settle", "malloc", "begin", "load", "install", "malloc", "append deadLetter", "append sequenced", "settle", "answers",
 	})
 	w.journal = nil
 	w.send(t, -1, group, "A", "2", "a", "caller")
 	handle(t, s, w.input(0)[3:])
-	equal(t, "warm", w.journal, []string{"malloc", "append sequenced", "answers"})
+	equal(t, "warm", w.journal, []string{"malloc", "append sequenced", "settle", "answers"})
 }
 
 func TestWhatCannotBeAcceptedIsDeadLettered(t *testing.T) {
@@ -300,7 +300,7 @@ func TestUnknownMembersAreLoaded(t *testing.T) {
 	w.send(t, -1, group, "D", "1", "d", "") // nor D, who never was there
 	handle(t, s, w.input(0)[3:])
 	equal(t, "calls", w.journal, []string{
-		"malloc", "load", "members", "malloc", "append deadLetter", "append sequenced",
+		"malloc", "load", "members", "malloc", "append deadLetter", "append sequenced", "settle",
 	})
 	equal(t, "letters", w.letters(t), []string{"0@3 not_member"})
 	equal(t, "seqs", story(t, w, 0)[1:], []string{"group:g1 1 A/1", "group:g1 2 A/2", "group:g1 3 D/1"})
@@ -320,7 +320,7 @@ func TestResequenceStartsFromTheTruth(t *testing.T) {
 	w.journal = nil
 	w.command(t, cmd)
 	handle(t, s, w.input(0)[1:])
-	equal(t, "calls", w.journal, []string{"begin", "load", "install", "malloc", "append sequenced"})
+	equal(t, "calls", w.journal, []string{"begin", "load", "install", "malloc", "append sequenced", "settle"})
 	equal(t, "log", story(t, w, 0)[1:], []string{
 		"group:g1 2 B/9", "group:g1 watermark.Repaired {Number:8 From:1}",
 	})

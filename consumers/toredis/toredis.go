@@ -114,6 +114,10 @@ type Stage struct {
 	loads  loads
 	paused bool
 
+	// place is of the last batch that is settled. Its partition has no topic id
+	// until the first batch has told it.
+	place watermark.Place
+
 	condition *condition
 	drop      func()
 }
@@ -128,6 +132,9 @@ func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int6
 	if err := s.pause(ctx); err != nil {
 		return s.durable, err
 	}
+	if err := s.openPlace(ctx, records[0].TopicID); err != nil {
+		return s.durable, err
+	}
 	if err := s.unpark(ctx); err != nil {
 		return s.durable, unskippable(err)
 	}
@@ -138,7 +145,7 @@ func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int6
 	if err := s.forward(ctx, b); err != nil {
 		return s.durable, fmt.Errorf("toredis: forward: %w", err)
 	}
-	stuck, err := s.sequence(ctx, b.letters, b.lots)
+	stuck, err := s.sequence(ctx, b.letters, b.lots, records[len(records)-1].Offset+1)
 	if err == nil {
 		err = s.park(ctx, b, stuck)
 	}
@@ -170,8 +177,13 @@ func (s *Stage) settle() {
 }
 
 // sequence does what is to be done with lots, and with the letters of records
-// that are in none. It gives the lots of which nothing can be decided now.
-func (s *Stage) sequence(ctx context.Context, letters []letter, lots []*lot) (stuck []*lot, err error) {
+// that are in none. next is above all offsets of the batch. It gives the lots of
+// which nothing can be decided now.
+func (s *Stage) sequence(ctx context.Context, letters []letter, lots []*lot, next int64) (stuck []*lot, err error) {
+	place := s.nextPlace(next)
+	for _, l := range lots {
+		l.batch.Place = place
+	}
 	settled, stuck, err := s.decide(ctx, lots)
 	if err != nil {
 		return nil, err
@@ -182,6 +194,12 @@ func (s *Stage) sequence(ctx context.Context, letters []letter, lots []*lot) (st
 	}
 	if err := s.append(ctx, settled); err != nil {
 		return nil, fmt.Errorf("toredis: append to %s: %w", s.cfg.Sequenced, err)
+	}
+	if len(settled) > 0 {
+		// Before the answers: who is answered will look.
+		if err := s.settlePlace(ctx, place); err != nil {
+			return nil, fmt.Errorf("toredis: %w", err)
+		}
 	}
 	if err := s.answer(ctx, settled); err != nil {
 		return nil, fmt.Errorf("toredis: answers: %w", err)

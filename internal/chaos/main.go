@@ -44,7 +44,7 @@ type options struct {
 	duration, settle          time.Duration
 	services                  string
 	dir, schedule, check, mut string
-	keep, strict              bool
+	keep                      bool
 }
 
 func main() {
@@ -57,7 +57,6 @@ func main() {
 	flag.StringVar(&o.schedule, "schedule", "", "file with the faults, or the name of a schedule that is built in, instead of drawing them")
 	flag.StringVar(&o.check, "check", "", "only judge this history")
 	flag.StringVar(&o.mut, "mutation", "", "run a build without one safety, which the checker has to notice: "+strings.Join(slices.Sorted(maps.Keys(mutations)), ", "))
-	flag.BoolVar(&o.strict, "strict", false, "also fail on what was served before it was certain (rule early)")
 	flag.BoolVar(&o.keep, "keep", false, "leave the folder behind")
 	flag.Parse()
 	if flag.NArg() > 0 || (o.services != "real" && o.services != "embedded-history") {
@@ -77,7 +76,7 @@ func main() {
 func (o options) run(ctx context.Context, out io.Writer) (int, error) {
 	if o.check != "" {
 		found, err := judge(o.check, out)
-		return o.verdict(found), err
+		return verdict(found), err
 	}
 	events, err := o.events()
 	if err != nil {
@@ -102,7 +101,7 @@ func (o options) run(ctx context.Context, out io.Writer) (int, error) {
 	if err != nil {
 		return 2, err
 	}
-	code := o.verdict(found)
+	code := verdict(found)
 	if o.mut != "" {
 		code = o.missed(found, out)
 	}
@@ -227,8 +226,8 @@ func rootOf(ctx context.Context) (string, error) {
 }
 
 // verdict gives the exit code of what was found.
-func (o options) verdict(found map[string]int) int {
-	if n := len(found); n == 0 || n == 1 && found["early"] > 0 && !o.strict {
+func verdict(found map[string]int) int {
+	if len(found) == 0 {
 		return 0
 	}
 	return 1
@@ -237,7 +236,7 @@ func (o options) verdict(found map[string]int) int {
 // missed gives 0 when what was found tells that a safety is gone, else 1.
 func (o options) missed(found map[string]int, out io.Writer) int {
 	for rule := range found {
-		if rules := mutations[o.mut].rules; len(rules) == 0 && rule != "early" || slices.Contains(rules, rule) {
+		if rules := mutations[o.mut].rules; len(rules) == 0 || slices.Contains(rules, rule) {
 			fmt.Fprintf(out, "the mutation %s is caught\n", o.mut)
 			return 0
 		}

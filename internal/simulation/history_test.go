@@ -493,7 +493,7 @@ func (h *history) heard(i int) {
 		if q.read < q.least {
 			h.r.Fatalf("%s of %s in %s: read watermark %d, after %d was served", q.kind, q.user, q.conv, q.read, q.least)
 		}
-		h.marked[key] = max(h.marked[key], min(q.read, h.logged(q.conv, q.user)))
+		h.marked[key] = max(h.marked[key], q.read)
 	}
 	if p := h.m.chats[q.conv].people[q.user]; q.read >= 0 && (q.kind == "mark" || q.kind == "receipt") {
 		p.acked = max(p.acked, q.read)
@@ -511,17 +511,4 @@ func (h *history) heard(i int) {
 			}
 		}
 	}
-}
-
-// logged gives the read watermark that the log amounts to. Redis shows that of a
-// sender before its message is appended; should both be lost, message and mark
-// come again together.
-func (h *history) logged(id watermark.ConversationID, u watermark.UserID) watermark.Seq {
-	st := watermark.NewState(id)
-	for _, e := range h.w.log {
-		if e.said.Conversation == id {
-			st.Apply(e.said)
-		}
-	}
-	return st.Members[u].Read
 }

@@ -183,6 +183,15 @@ func (r redis) Install(ctx context.Context, loaded []watermark.Loaded) (out []bo
 	return out, err
 }
 
+func (r redis) Settle(ctx context.Context, p watermark.Place) (number int64, err error) {
+	err = r.actor.call("settle", 1, func(n int) {
+		if n > 0 {
+			number, _ = r.w.redis.Settle(ctx, p)
+		}
+	})
+	return number, err
+}
+
 func (r redis) MergeMembers(ctx context.Context, loads []watermark.MemberLoad) (out []bool, err error) {
 	err = r.actor.call("merge", len(loads), func(n int) { out, _ = r.w.redis.MergeMembers(ctx, loads[:n]) })
 	return out, err

@@ -104,6 +104,16 @@ func (s Space) AnswerKey(k watermark.AnswerKey) string {
 	return s.Key(k.Conversation, ansPart) + ":" + escape(k.Caller) + ":" + escape(k.OpID)
 }
 
+// SettledKey names the sorted set of the places up to which each partition's
+// batches stand in the sequenced log: PlaceName -> number.
+func (s Space) SettledKey() string { return s.Prefix + "tm:settled" }
+
+// PlaceName names a partition of toRedis among the settled places, and in the
+// meta of the conversations that it has.
+func PlaceName(p watermark.Partition) string {
+	return p.TopicID + "/" + strconv.FormatInt(int64(p.Number), 10)
+}
+
 // PushedKey names the push mark of a conversation.
 func (s Space) PushedKey(conv watermark.ConversationID) string { return s.Key(conv, pushPart) }
 

@@ -35,8 +35,12 @@ func (r *Redis) malloc(b *watermark.Batch) watermark.Allocation {
 		return watermark.Allocation{Temperature: watermark.Partial, Token: c.token, Unknown: unknown}
 	}
 	r.touch(b.Conversation)
+	if b.Place.Number > 0 && (c.place.Partition != b.Place.Partition || c.place.Number < b.Place.Number) {
+		c.place = b.Place
+	}
 	if c.fresh(b.Inputs[0].Origin) {
 		clear(c.noted)
+		clear(c.left)
 	}
 	d := &decision{conversation: c, policy: b.Policy, hotLog: r.HotLog, senders: make(map[watermark.UserID]int)}
 	for i := range b.Inputs {
@@ -311,10 +315,14 @@ func (d *decision) command(in *watermark.Input, fresh bool) watermark.Outcome {
 		if !m.Known() {
 			return watermark.Outcome{Verdict: watermark.Known}
 		}
+		if was, ok := d.left[in.Origin]; ok {
+			m = was
+		}
 		return d.withMember(o, m)
 	}
 	o.Verdict = watermark.Accepted
 	if had {
+		d.left[in.Origin] = windowsOf(m)
 		return d.withMember(o, m)
 	}
 	if in.Act == watermark.ActSetAttributes && !m.Listed(in.Conversation) {
@@ -341,6 +349,7 @@ func (d *decision) command(in *watermark.Input, fresh bool) watermark.Outcome {
 		return refused(watermark.ReasonWindowFull)
 	}
 	d.members[m.User] = windowsOf(m)
+	d.left[in.Origin] = windowsOf(m)
 	return d.withMember(o, m)
 }
 

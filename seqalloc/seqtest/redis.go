@@ -32,6 +32,8 @@ type Redis struct {
 	tokens int
 	convs  map[watermark.ConversationID]*conversation
 	undo   []write
+	// settled are the places up to which batches stand in the log.
+	settled map[watermark.Partition]int64
 }
 
 // write is what a conversation was before one.
@@ -60,10 +62,23 @@ type conversation struct {
 	// noted is what became of inputs of the last batch that left no other trace:
 	// the reason of a refusal, or "+".
 	noted map[watermark.Origin]string
+	// left are members as commands of that batch left them.
+	left  map[watermark.Origin]watermark.Member
+	place watermark.Place // of the last batch
 }
 
 // New gives an empty server.
-func New() *Redis { return &Redis{convs: make(map[watermark.ConversationID]*conversation)} }
+func New() *Redis {
+	return &Redis{convs: make(map[watermark.ConversationID]*conversation), settled: make(map[watermark.Partition]int64)}
+}
+
+// Settle is seqalloc's.
+func (r *Redis) Settle(_ context.Context, p watermark.Place) (int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.settled[p.Partition] = max(r.settled[p.Partition], p.Number)
+	return r.settled[p.Partition], nil
+}
 
 // Forget loses the keys of one conversation, as their expiry does.
 func (r *Redis) Forget(id watermark.ConversationID) {
@@ -78,6 +93,7 @@ func (r *Redis) FlushAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.convs)
+	clear(r.settled)
 	r.undo = nil
 }
 
@@ -127,7 +143,7 @@ func (c *conversation) clone() *conversation {
 	for u, own := range out.own {
 		out.own[u] = slices.Clone(own)
 	}
-	out.ids, out.oldIDs, out.noted = maps.Clone(c.ids), maps.Clone(c.oldIDs), maps.Clone(c.noted)
+	out.ids, out.oldIDs, out.noted, out.left = maps.Clone(c.ids), maps.Clone(c.oldIDs), maps.Clone(c.noted), maps.Clone(c.left)
 	return &out
 }
 
@@ -160,7 +176,7 @@ func (r *Redis) Begin(_ context.Context, ids []watermark.ConversationID) ([]stri
 			members: make(map[watermark.UserID]watermark.Member),
 			read:    make(map[watermark.UserID]watermark.Seq), receipt: make(map[watermark.UserID]watermark.Seq),
 			own: make(map[watermark.UserID][]watermark.Seq),
-			ids: make(map[watermark.SentKey]watermark.Sent), noted: make(map[watermark.Origin]string),
+			ids: make(map[watermark.SentKey]watermark.Sent), noted: make(map[watermark.Origin]string), left: make(map[watermark.Origin]watermark.Member),
 		}
 	}
 	return tokens, nil
@@ -330,7 +346,7 @@ func (r *Redis) Views(_ context.Context, asks []watermark.Ask) ([]watermark.View
 func (r *Redis) view(a watermark.Ask) watermark.View {
 	v := watermark.View{Conversation: watermark.Conversation{ID: a.Conversation}, Member: watermark.Member{User: a.User}}
 	c, _ := r.state(a.Conversation)
-	if c == nil {
+	if c == nil || c.place.Number > r.settled[c.place.Partition] {
 		v.Temperature = watermark.Cold
 		return v
 	}

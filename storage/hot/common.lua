@@ -2,7 +2,7 @@
 
 -- The meta of a conversation that may be believed; else nil and why not.
 local function hot_warm(key, given)
-  local m = redis.call('HMGET', key, 'inc', 'st', 'tok', 'full', 'min', 'max', 'rn', 'rf', 'pol', 'lt')
+  local m = redis.call('HMGET', key, 'inc', 'st', 'tok', 'full', 'min', 'max', 'rn', 'rf', 'pol', 'lt', 'bt')
   local state = tm_state(m[1], m[2], given)
   if state ~= 'warm' then
     return nil, state
@@ -10,6 +10,7 @@ local function hot_warm(key, given)
   return {
     token = m[3] or '', complete = m[4] == '1', min = m[5] or '0', max = m[6] or '0',
     repair = m[7] or '0', from = m[8] or '0', policy = m[9] or '0', time = m[10] or '0',
+    place = m[11] or '',
   }
 end
 

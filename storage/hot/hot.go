@@ -38,6 +38,10 @@ import (
 const (
 	// DefaultAnswerTTL is how long an answer waits when nobody says.
 	DefaultAnswerTTL = 60 * time.Second
+	// DefaultSettleWait is how long Views waits for a batch that is under way. An
+	// append takes a few milliseconds; where it takes longer Kafka is in trouble,
+	// and the truth is asked instead.
+	DefaultSettleWait = 50 * time.Millisecond
 	// DefaultPushedTTL is how long a push mark stays when nobody says.
 	DefaultPushedTTL = 24 * time.Hour
 )
@@ -62,6 +66,9 @@ type Config struct {
 	// PushedTTL is how long a push mark outlives its last raise.
 	// 0: DefaultPushedTTL.
 	PushedTTL time.Duration
+	// SettleWait is how long Views waits for a batch that is under way to be in
+	// the sequenced log. 0: DefaultSettleWait.
+	SettleWait time.Duration
 	// Registerer takes the metrics. nil: they are not registered.
 	Registerer prometheus.Registerer
 }
@@ -74,6 +81,7 @@ type Hot struct {
 	decode    func(watermark.Seq, []byte, []byte) (watermark.Message, error)
 	answerTTL time.Duration
 	pushedTTL time.Duration
+	settled   settled
 	metrics   *metrics
 }
 
@@ -92,6 +100,9 @@ func New(cfg Config) (*Hot, error) {
 	if cfg.PushedTTL < 0 {
 		errs = append(errs, fmt.Errorf("config: PushedTTL %s is negative", cfg.PushedTTL))
 	}
+	if cfg.SettleWait < 0 {
+		errs = append(errs, fmt.Errorf("config: SettleWait %s is negative", cfg.SettleWait))
+	}
 	errs = append(errs, cfg.Space.Validate())
 	if err := errors.Join(errs...); err != nil {
 		return nil, fault.New(fault.Fatal, "config", fmt.Errorf("hot: %w", err))
@@ -99,6 +110,10 @@ func New(cfg Config) (*Hot, error) {
 	h := &Hot{
 		redis: cfg.Redis, space: cfg.Space, runner: keyspace.NewRunner(cfg.Redis), decode: cfg.Decode,
 		answerTTL: cfg.AnswerTTL, pushedTTL: cfg.PushedTTL, metrics: newMetrics(cfg.Registerer),
+	}
+	h.settled.wait = cfg.SettleWait
+	if h.settled.wait == 0 {
+		h.settled.wait = DefaultSettleWait
 	}
 	if h.answerTTL == 0 {
 		h.answerTTL = DefaultAnswerTTL

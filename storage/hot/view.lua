@@ -5,7 +5,8 @@
 --       3 peer ("" = none: a group, which has no receipts)
 -- Reply {"cold", why}
 --    or {"warm"|"partial", token, min, max, repair number, repair from, last time, policy,
---        user's text, user's read, user's receipt, {own...}, peer's text, peer's receipt}
+--        user's text, user's read, user's receipt, {own...}, peer's text, peer's receipt,
+--        place of the last batch}
 --    where "" stands for what is not there. partial: the user or the peer is
 --    not among the members and the members are not known to be complete.
 
@@ -41,4 +42,4 @@ if peer ~= '' then
 end
 
 return { status, meta.token, meta.min, meta.max, meta.repair, meta.from, meta.time, meta.policy,
-  text, read, receipt, own, peertext, peerreceipt }
+  text, read, receipt, own, peertext, peerreceipt, meta.place }

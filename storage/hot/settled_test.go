@@ -1,0 +1,70 @@
+package hot_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tidemark-im/tidemark/storage/hot"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// What a batch has decided is told once its place is settled, and not before.
+func TestWhatIsNotSettledIsNotTold(t *testing.T) {
+	e := newEnv(t)
+	e.patience(5 * time.Millisecond)
+	e.meta(group, "full", "1", "bt", "topic/3|7")
+	settled := func(name string, n int) { e.do("ZADD", e.space.SettledKey(), "GT", n, name) }
+
+	cold := watermark.View{Temperature: watermark.Cold}
+	cold.ID, cold.Member.User = group, "ann"
+	diff(t, "nothing is settled", e.view(group, "ann"), cold)
+	settled("topic/3", 6)
+	settled("topic/2", 9)
+	diff(t, "an earlier batch, and one of another partition", e.view(group, "ann"), cold)
+	settled("topic/3", 7)
+	if v := e.view(group, "ann"); v.Temperature != watermark.Warm || v.Max != 10 {
+		t.Errorf("settled: %+v", v)
+	}
+	// It stays known: nothing more is asked, and a Redis that forgets it changes
+	// nothing.
+	e.do("DEL", e.space.SettledKey())
+	before := e.trips.n.Load()
+	if v := e.view(group, "ann"); v.Temperature != watermark.Warm {
+		t.Errorf("settled before: %+v", v)
+	}
+	if n := e.trips.n.Load() - before; n != 1 {
+		t.Errorf("%d round trips, want 1", n)
+	}
+	e.meta(group, "full", "1", "bt", "topic/3|8")
+	diff(t, "the next batch", e.view(group, "ann"), cold)
+}
+
+// A batch that is under way is waited for: an append takes milliseconds.
+func TestViewsWaitForABatchThatIsUnderWay(t *testing.T) {
+	e := newEnv(t)
+	e.patience(time.Minute)
+	e.meta(group, "full", "1", "bt", "topic/3|7")
+	views := make(chan watermark.View)
+	go func() { views <- e.view(group, "ann") }()
+	for e.trips.n.Load() < 4 { // it has looked twice
+		select {
+		case v := <-views:
+			t.Fatalf("it did not wait: %+v", v)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	e.do("ZADD", e.space.SettledKey(), "GT", 7, "topic/3")
+	if v := <-views; v.Temperature != watermark.Warm || v.Max != 10 {
+		t.Errorf("settled meanwhile: %+v", v)
+	}
+}
+
+// patience makes Views wait for so long.
+func (e *env) patience(d time.Duration) {
+	e.tb.Helper()
+	var err error
+	e.Hot, err = hot.New(hot.Config{Redis: e.client, Space: e.space, Decode: decode, SettleWait: d})
+	if err != nil {
+		e.tb.Fatal(err)
+	}
+}

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -77,5 +78,11 @@ func (s *Stack) openStore(ctx context.Context) error {
 	}
 	s.history = store
 	s.onClose(closing)
-	return s.reach(ctx, "history", store.Prepare)
+	return s.reach(ctx, "history", func(ctx context.Context) error {
+		err := store.Prepare(ctx)
+		if err != nil && s.cfg.History.Backend == "mongodb" {
+			return fmt.Errorf("%s: %w", history.Masked(s.cfg.History.URI), err)
+		}
+		return err
+	})
 }

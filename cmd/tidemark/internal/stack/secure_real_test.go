@@ -44,9 +44,16 @@ func TestReal_RedisWithTLSAndACL(t *testing.T) {
 	ca := selfSigned(t, dir)
 	addr := freeAddr(t)
 	_, port, _ := net.SplitHostPort(addr)
-	run(t, "redis-server", "--port", "0", "--tls-port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "",
-		"--tls-cert-file", ca, "--tls-key-file", filepath.Join(dir, "key.pem"), "--tls-ca-cert-file", ca, "--tls-auth-clients", "no",
-		"--user", "default off", "--user", "alice on >"+odd+" ~* &* +@all")
+	conf := filepath.Join(dir, "redis.conf")
+	err := os.WriteFile(conf, []byte(strings.Join([]string{
+		"port 0", "tls-port " + port, "bind 127.0.0.1", "dir " + dir, `save ""`,
+		"tls-cert-file " + ca, "tls-key-file " + filepath.Join(dir, "key.pem"), "tls-ca-cert-file " + ca, "tls-auth-clients no",
+		"user default off", "user alice on >" + odd + " ~* &* +@all", "",
+	}, "\n")), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, "redis-server", conf)
 	secured := func(c *config.Config) {
 		c.Redis.Addresses, c.Redis.Username, c.Redis.Password = []string{addr}, "alice", odd
 		c.Redis.TLS = config.TLS{Enabled: true, CA: ca}
@@ -123,7 +130,7 @@ func TestReal_HistoryWithAPassword(t *testing.T) {
 	for _, wrong := range [][2]string{{"hunter2", "users"}, {odd, "admin"}} {
 		cfg := r.emb.Config
 		with(wrong[0], wrong[1])(&cfg)
-		r.refused(cfg, "history", host)
+		r.refused(cfg, "history: mongodb://alice:***@"+host, "authSource="+wrong[1], "uthentication")
 	}
 }
 

@@ -20,7 +20,7 @@ func TestChangedAt(t *testing.T) {
 		want  at
 	}{
 		{"a message", wm.MessagesSequenced{Messages: []wm.Message{text(1, "A", "x")}}, at{conv: 8}},
-		{"a window", wm.WindowChanged{Member: wm.Member{User: "A", Version: 1}}, at{a: 8}},
+		{"a window, within which lies what is read", wm.WindowChanged{Member: wm.Member{User: "A", Version: 1}}, at{a: 8, b: 8}},
 		{"a mark", wm.ReadAdvanced{User: "A", Read: 1}, at{a: 8}},
 		{"a receipt, which the peer sees", wm.ReadAdvanced{User: "A", Read: 1, Receipt: 1}, at{a: 8, b: 8}},
 		{"a revoke", wm.Revoked{Seq: 1}, at{conv: 8}},

@@ -115,6 +115,10 @@ func (s *State) apply(e Event, offset int64) {
 		m := e.Member
 		m.ChangedAt = offset + 1
 		s.MergeMember(m)
+		// What somebody has read lies within its window, so the peer sees a change.
+		if peer, ok := s.ID.Peer(m.User); ok {
+			s.MergeMember(Member{User: peer, ChangedAt: offset + 1})
+		}
 		return
 	case ReadAdvanced:
 		s.MergeMember(Member{User: e.User, Read: e.Read, Receipt: e.Receipt, ChangedAt: offset + 1})

@@ -78,10 +78,14 @@ func (p *piece) collides(rec watermark.Record) bool {
 // so that history sees every version and can tell a conflict; everything else
 // goes through the one fold that Redis and the tail use too.
 func (p *piece) add(rec watermark.Record) {
+	var peers []watermark.UserID // of those whose windows change
 	for _, e := range rec.Events {
 		switch e := e.(type) {
 		case watermark.WindowChanged:
 			m := e.Member
+			if peer, ok := rec.Conversation.Peer(m.User); ok {
+				peers = append(peers, peer)
+			}
 			m.ChangedAt = rec.Offset + 1
 			p.change.Members = append(p.change.Members, watermark.MemberRow{Conversation: rec.Conversation, Member: m})
 			p.memberAt = append(p.memberAt, rec.Offset)
@@ -109,6 +113,9 @@ func (p *piece) add(rec watermark.Record) {
 		p.order = append(p.order, rec.Conversation)
 	}
 	st.Apply(marksOnly(rec, nil))
+	for _, peer := range peers {
+		st.MergeMember(watermark.Member{User: peer, ChangedAt: rec.Offset + 1}) // as the fold has it
+	}
 	p.records = append(p.records, rec)
 }
 

@@ -61,8 +61,13 @@ func (h *Hot) Views(ctx context.Context, asks []Ask) (views []watermark.View, er
 	for _, i := range open {
 		views[i], outcomes[i] = cold(asks[i]), unsettled
 	}
+	// A list has thousands of views and a handful of outcomes.
+	counts := make(map[string]int)
 	for _, outcome := range outcomes {
-		h.metrics.views.WithLabelValues(outcome).Inc()
+		counts[outcome]++
+	}
+	for outcome, n := range counts {
+		h.metrics.views.WithLabelValues(outcome).Add(float64(n))
 	}
 	return views, nil
 }

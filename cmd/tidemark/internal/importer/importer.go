@@ -27,17 +27,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
-	"github.com/tidemark-im/tidemark/internal/fault"
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/transfer"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
 const (
-	// patience is how long a store that is busy or away is waited for.
-	patience = time.Minute
 	// DefaultPage is how many rows are read or written at once unless Config says
 	// otherwise.
 	DefaultPage = 500
@@ -205,7 +200,7 @@ func (s *Skipped) add(o Skipped) {
 // an error.
 func Import(ctx context.Context, cfg Config) (*Report, error) {
 	rep := &Report{Faults: []Fault{}}
-	positions, err := patiently(ctx, func() ([]watermark.Position, error) { return cfg.To.Positions(ctx) })
+	positions, err := transfer.Patiently(ctx, func() ([]watermark.Position, error) { return cfg.To.Positions(ctx) })
 	if err != nil {
 		return rep, fmt.Errorf("read the target: %w", err)
 	}
@@ -253,17 +248,6 @@ func each(ctx context.Context, p *pass) (err error) {
 		}
 		p.step(p.stage)
 	}
-}
-
-// patiently calls f until it succeeds, fails for good, or patience ends.
-func patiently[T any](ctx context.Context, f func() (T, error)) (T, error) {
-	return backoff.Retry(ctx, func() (T, error) {
-		v, err := f()
-		if err != nil && (fault.ClassOf(err) != fault.Transient || ctx.Err() != nil) {
-			err = backoff.Permanent(err)
-		}
-		return v, err
-	}, backoff.WithBackOff(backoff.NewExponentialBackOff()), backoff.WithMaxElapsedTime(patience))
 }
 
 // bits notes which conversations, by their number in the input, are bad.
@@ -321,7 +305,7 @@ func rowSeeker(ctx context.Context, t Target, page int) *seeker[watermark.RowKey
 	return &seeker[watermark.RowKey, watermark.StoredRow]{
 		fetch: func(want watermark.RowKey) ([]watermark.StoredRow, error) {
 			want.Seq--
-			return patiently(ctx, func() ([]watermark.StoredRow, error) {
+			return transfer.Patiently(ctx, func() ([]watermark.StoredRow, error) {
 				return t.ScanRows(ctx, watermark.RowScan{After: want, Limit: page})
 			})
 		},
@@ -336,7 +320,7 @@ func convSeeker(ctx context.Context, t Target, page int) *seeker[watermark.Conve
 			// Just below want: no byte of an id is above \x7e.
 			end := len(want) - 1
 			after := want[:end] + watermark.ConversationID([]byte{want[end] - 1, 0x7f})
-			return patiently(ctx, func() ([]watermark.Conversation, error) { return t.ScanConversations(ctx, after, page) })
+			return transfer.Patiently(ctx, func() ([]watermark.Conversation, error) { return t.ScanConversations(ctx, after, page) })
 		},
 		key:     func(c *watermark.Conversation) watermark.ConversationID { return c.ID },
 		compare: cmp.Compare[watermark.ConversationID],

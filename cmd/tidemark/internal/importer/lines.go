@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -66,6 +67,32 @@ func openLines(path string) (*lineReader, error) {
 		return nil, err
 	}
 	return &lineReader{f: f, r: bufio.NewReaderSize(f, 1<<20)}, nil
+}
+
+// eachLine calls f with every line of a file, and step after each. nil: nothing
+// is to be called.
+func eachLine(ctx context.Context, path string, step func(), f func(n int64, text []byte) error) (err error) {
+	r, err := openLines(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	for ctx.Err() == nil {
+		text, err := r.line()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := f(r.n, text); err != nil {
+			return err
+		}
+		if step != nil {
+			step()
+		}
+	}
+	return context.Cause(ctx)
 }
 
 func (r *lineReader) close() error { return r.f.Close() }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/transfer"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -161,7 +162,7 @@ func (p *pass) members(ctx context.Context) error {
 	for i := range all {
 		users[i] = all[i].member.User
 	}
-	rows, err := patiently(ctx, func() ([]watermark.Member, error) { return p.To.Members(ctx, c.id, users) })
+	rows, err := transfer.Patiently(ctx, func() ([]watermark.Member, error) { return p.To.Members(ctx, c.id, users) })
 	if err != nil {
 		return fmt.Errorf("read the target: %w", err)
 	}

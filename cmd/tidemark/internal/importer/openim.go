@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -152,28 +151,13 @@ type openIMRow struct {
 type openIMIDs map[string]watermark.ConversationID
 
 // learn reads who the users of such conversations are.
-func (ids openIMIDs) learn(ctx context.Context, path string, step func()) (err error) {
-	r, err := openLines(path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
-	for ctx.Err() == nil {
-		text, err := r.line()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+func (ids openIMIDs) learn(ctx context.Context, path string, step func()) error {
+	return eachLine(ctx, path, step, func(_ int64, text []byte) error {
 		if bytes.Contains(text, []byte(`si_`)) {
 			ids.learnLine(text)
 		}
-		if step != nil {
-			step()
-		}
-	}
-	return context.Cause(ctx)
+		return nil
+	})
 }
 
 func (ids openIMIDs) learnLine(text []byte) {

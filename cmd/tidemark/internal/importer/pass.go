@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/transfer"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -380,7 +381,7 @@ func (p *pass) flush(ctx context.Context) error {
 	if change.Empty() {
 		return nil
 	}
-	w, err := patiently(ctx, func() (watermark.Written, error) { return p.To.Write(ctx, change) })
+	w, err := transfer.Patiently(ctx, func() (watermark.Written, error) { return p.To.Write(ctx, change) })
 	if err != nil {
 		return fmt.Errorf("write the target: %w", err)
 	}

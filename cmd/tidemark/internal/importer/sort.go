@@ -169,28 +169,10 @@ func newSorter() (*sorter, error) {
 func (s *sorter) Close() error { return os.RemoveAll(s.dir) }
 
 // addFile adds the lines of a file.
-func (s *sorter) addFile(ctx context.Context, path string, number int64, step func(), key func(n int64, text []byte) string) (err error) {
-	r, err := openLines(path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
-	for ctx.Err() == nil {
-		text, err := r.line()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if err := s.add(record{key(r.n, text), number, r.n, text}); err != nil {
-			return err
-		}
-		if step != nil {
-			step()
-		}
-	}
-	return context.Cause(ctx)
+func (s *sorter) addFile(ctx context.Context, path string, number int64, step func(), key func(n int64, text []byte) string) error {
+	return eachLine(ctx, path, step, func(n int64, text []byte) error {
+		return s.add(record{key(n, text), number, n, text})
+	})
 }
 
 func (s *sorter) add(r record) error {

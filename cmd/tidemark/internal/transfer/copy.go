@@ -52,7 +52,7 @@ func Copy(ctx context.Context, cfg Config) (written Counts, err error) {
 	if err := c.copyMembers(ctx); err != nil {
 		return c.written, err
 	}
-	if _, err := patiently(ctx, func() (watermark.Written, error) { return c.To.Write(ctx, watermark.Change{Positions: positions}) }); err != nil {
+	if _, err := Patiently(ctx, func() (watermark.Written, error) { return c.To.Write(ctx, watermark.Change{Positions: positions}) }); err != nil {
 		return c.written, fmt.Errorf("write positions to the target: %w", err)
 	}
 	return c.written, nil
@@ -138,7 +138,7 @@ func (c *copier) flush(ctx context.Context) error {
 	if len(change.Rows)+len(change.Revokes)+len(change.Members) == 0 {
 		return nil
 	}
-	w, err := patiently(ctx, func() (watermark.Written, error) { return c.To.Write(ctx, change) })
+	w, err := Patiently(ctx, func() (watermark.Written, error) { return c.To.Write(ctx, change) })
 	if err != nil {
 		return fmt.Errorf("write the target: %w", err)
 	}
@@ -160,7 +160,7 @@ func (c *copier) copyConversations(ctx context.Context, convs []watermark.Conver
 	for i := range convs {
 		ids[i] = convs[i].ID
 	}
-	there, err := patiently(ctx, func() ([]watermark.Conversation, error) { return c.To.Conversations(ctx, ids) })
+	there, err := Patiently(ctx, func() ([]watermark.Conversation, error) { return c.To.Conversations(ctx, ids) })
 	if err != nil {
 		return fmt.Errorf("read conversations of the target: %w", err)
 	}
@@ -174,7 +174,7 @@ func (c *copier) copyConversations(ctx context.Context, convs []watermark.Conver
 	if len(change.Conversations) == 0 {
 		return nil
 	}
-	if _, err := patiently(ctx, func() (watermark.Written, error) { return c.To.Write(ctx, change) }); err != nil {
+	if _, err := Patiently(ctx, func() (watermark.Written, error) { return c.To.Write(ctx, change) }); err != nil {
 		return fmt.Errorf("write conversations to the target: %w", err)
 	}
 	c.written.Conversations += int64(len(change.Conversations))
@@ -184,7 +184,7 @@ func (c *copier) copyConversations(ctx context.Context, convs []watermark.Conver
 // deleteBelow has the target do what retention did in the source.
 func (c *copier) deleteBelow(ctx context.Context, conv *watermark.Conversation) error {
 	for {
-		n, err := patiently(ctx, func() (int, error) { return c.To.DeleteBelow(ctx, conv.ID, conv.Min, c.page()) })
+		n, err := Patiently(ctx, func() (int, error) { return c.To.DeleteBelow(ctx, conv.ID, conv.Min, c.page()) })
 		if err != nil {
 			return fmt.Errorf("delete below %s/%d in the target: %w", conv.ID, conv.Min, err)
 		}

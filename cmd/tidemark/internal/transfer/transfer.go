@@ -78,8 +78,9 @@ type Counts struct {
 // Sum adds up.
 func (c Counts) Sum() int64 { return c.Conversations + c.Members + c.Messages }
 
-// patiently calls f until it succeeds, fails for good, or patience ends.
-func patiently[T any](ctx context.Context, f func() (T, error)) (T, error) {
+// Patiently calls f until it succeeds, fails for good, or a minute is over, and
+// gives what it gave last. It is for stores that are busy or away for a moment.
+func Patiently[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	return backoff.Retry(ctx, func() (T, error) {
 		v, err := f()
 		if err != nil && (fault.ClassOf(err) != fault.Transient || ctx.Err() != nil) {
@@ -165,7 +166,7 @@ func rowsOf(ctx context.Context, s Source, page int, after, last watermark.Conve
 		if row != nil {
 			scan.After = row.Key()
 		}
-		return patiently(ctx, func() ([]watermark.StoredRow, error) { return s.ScanRows(ctx, scan) })
+		return Patiently(ctx, func() ([]watermark.StoredRow, error) { return s.ScanRows(ctx, scan) })
 	}}
 }
 
@@ -177,12 +178,12 @@ func membersOf(ctx context.Context, s Source, page int) *stream[watermark.Member
 		if last != nil {
 			after = last.Key()
 		}
-		return patiently(ctx, func() ([]watermark.MemberRow, error) { return s.ScanMembers(ctx, after, page) })
+		return Patiently(ctx, func() ([]watermark.MemberRow, error) { return s.ScanMembers(ctx, after, page) })
 	}}
 }
 
 func positionsOf(ctx context.Context, s Source) ([]watermark.Position, error) {
-	ps, err := patiently(ctx, func() ([]watermark.Position, error) { return s.Positions(ctx) })
+	ps, err := Patiently(ctx, func() ([]watermark.Position, error) { return s.Positions(ctx) })
 	slices.SortFunc(ps, comparePositions)
 	return ps, err
 }
@@ -194,7 +195,7 @@ func comparePositions(a, b watermark.Position) int {
 func compareMembers(a, b *watermark.MemberRow) int { return a.Key().Compare(b.Key()) }
 
 func conversationsAfter(ctx context.Context, s Source, page int, after watermark.ConversationID) ([]watermark.Conversation, error) {
-	return patiently(ctx, func() ([]watermark.Conversation, error) { return s.ScanConversations(ctx, after, page) })
+	return Patiently(ctx, func() ([]watermark.Conversation, error) { return s.ScanConversations(ctx, after, page) })
 }
 
 // bounds are the minimum and maximum of conversations, as the source has them.

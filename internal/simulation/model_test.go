@@ -126,7 +126,10 @@ func (c *chat) command(in *watermark.Input) {
 	if p.ops = append(p.ops, in.OpID); len(p.ops) > watermark.KeptOps {
 		p.ops = p.ops[1:]
 	}
-	p.row = true
+	for _, q := range c.people {
+		// Within its window lies what p has read, which the other one is shown.
+		q.row = q.row || q == p || len(c.people) == 2
+	}
 	if !p.known && in.Act != watermark.ActJoin {
 		p.stays = 1
 	}

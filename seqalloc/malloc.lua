@@ -17,7 +17,8 @@
 --         p  choice                                       set the unread policy (0 default, 1 advance, 2 keep)
 --         w                                               warm
 --         x  reason                                       refuse
---       and last: name and number of the batch's place ('' = none), see 'bt'
+--       and last: the token of the warm-up that must stand ('' = any), name and
+--       number of the batch's place ('' = none), see 'bt'
 -- Reply {'cold', why} | {'partial', token, user...} | {'ok', max, min before,
 --       policy before, outcome...}
 --       where an outcome is the seq of an accepted message, or {verdict, seq,
@@ -71,6 +72,8 @@ end
 
 local state = tm_state(meta[1], meta[2], ARGV[1])
 if state ~= 'warm' then return {'cold', state} end
+local TOKEN = ARGV[#ARGV - 2]
+if TOKEN ~= '' and redis.call('HGET', META, 'tok') ~= TOKEN then return {'cold', 'token'} end
 
 local max, min = tonumber(meta[3] or '0'), tonumber(meta[4] or '0')
 -- What only this script needs stands in one field: where the young generation
@@ -109,7 +112,7 @@ end
 -- would cost as much as a look-up.
 local at, users, ids = {}, {}, {}
 do
-  local seen, sizes, i, n = {}, nil, FIRST, #ARGV - 2
+  local seen, sizes, i, n = {}, nil, FIRST, #ARGV - 3
   while i <= n do
     local act, size, byuser = ARGV[i], 9, true
     at[#at + 1] = i

@@ -110,7 +110,7 @@ func kindWord(in *watermark.Input) string {
 // whyWord keeps the label bounded, whatever the allocator says.
 func whyWord(why string) string {
 	switch why {
-	case "absent", "incarnation", "warming", "floor", "counter", whyResequence:
+	case "absent", "incarnation", "warming", "token", "floor", "counter", whyResequence:
 		return why
 	default:
 		return "other"

@@ -23,6 +23,8 @@ func (r *Redis) malloc(b *watermark.Batch) watermark.Allocation {
 	c, why := r.state(b.Conversation)
 	switch {
 	case c == nil:
+	case b.Token != "" && b.Token != c.token:
+		why = "token"
 	case c.Max < b.Floor:
 		why = "floor"
 	case !c.logEndsAtMax():

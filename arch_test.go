@@ -23,7 +23,7 @@ var arrows = map[string][]string{
 	"api/convert":         {"api/tidemark/v1", "watermark", "internal/fault"},
 	"pipeline/wire":       {"api/tidemark/v1", "api/convert", "watermark", "internal/fault"},
 	"pipeline":            {"pipeline/wire", "watermark", "internal/fault"},
-	"consumers/...":       {"pipeline/wire", "watermark", "internal/fault"},
+	"consumers/...":       {"pipeline/wire", "watermark", "internal/fault", "internal/latency"},
 	"seqalloc/keyspace":   {"watermark", "internal/fault"},
 	"seqalloc":            {"seqalloc/keyspace", "watermark", "internal/fault"},
 	"seqalloc/seqtest":    {"watermark"},
@@ -39,6 +39,7 @@ var arrows = map[string][]string{
 	"internal/access":     {"watermark"},
 	"internal/certs":      {},
 	"internal/telemetry":  {},
+	"internal/latency":    {},
 	"internal/devcluster": {},
 	"internal/mutate":     {},
 	// The judge of a chaos run knows nothing of what it judges.

@@ -24,7 +24,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Connections that ended, by kind: slow, shutdown, closed, expired, limit, other.",
 		}, []string{"kind"}),
 		refused: f.NewCounter(prometheus.CounterOpts{
-			Name: "tidemark_gateway_refused_total",
+			Name: "tidemark_gateway_refused_connections_total",
 			Help: "Connections that were refused at the connect frame.",
 		}),
 		events: f.NewCounterVec(prometheus.CounterOpts{

@@ -18,6 +18,7 @@ type hand struct {
 	deliveries []Delivery
 	users      int
 	events     []string // kinds, for the counter
+	sent       []int64  // record times of the messages
 	progress   []progress
 	// reach is the highest seq gathered of each conversation: a record that
 	// stands twice in one batch is a replay too.
@@ -92,6 +93,7 @@ func (h *hand) message(ctx context.Context, r *roster, one watermark.MessagesSeq
 			return err
 		}
 		h.events = append(h.events, kindWord(one))
+		h.sent = append(h.sent, m.RecordTime)
 	}
 	h.progress = append(h.progress, progress{r, m.Seq, 0})
 	h.reach[r] = m.Seq
@@ -183,6 +185,10 @@ func (h *hand) flush(ctx context.Context) error {
 	s.metrics.recipients.Add(float64(h.users))
 	for _, kind := range h.events {
 		s.metrics.events.WithLabelValues(kind).Inc()
+	}
+	now := s.cfg.Now()
+	for _, sent := range h.sent {
+		s.metrics.pushed.Reached(sent, now)
 	}
 	for _, p := range h.progress {
 		m := &p.roster.mark

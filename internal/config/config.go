@@ -36,6 +36,7 @@ type Config struct {
 	Gateway  Gateway  `koanf:"gateway"`
 	Auth     Auth     `koanf:"auth"`
 	Audit    Audit    `koanf:"audit"`
+	Lag      Lag      `koanf:"lag"`
 	Admin    Admin    `koanf:"admin"`
 	Shutdown Shutdown `koanf:"shutdown"`
 	Log      Log      `koanf:"log"`
@@ -139,6 +140,11 @@ type Gateway struct {
 	TLS             ServerTLS `koanf:"tls"`
 }
 
+// Lag configures the role that shows how far behind the workers are.
+type Lag struct {
+	Every time.Duration `koanf:"every" doc:"How often the role lag asks Kafka how far behind the workers are."`
+}
+
 // Audit configures the role that checks what the others keep.
 type Audit struct {
 	Rate     int           `koanf:"rate" doc:"Rows, members and conversations that the role audit reads in a second."`
@@ -190,6 +196,7 @@ func Default() Config {
 		Gateway:  Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true, UserConnections: 100},
 		Auth:     Auth{Refresh: 15 * time.Minute, Leeway: 30 * time.Second, ScopeClaim: "scope", AdminScope: "tidemark:admin"},
 		Audit:    Audit{Rate: 2000, Patience: time.Minute},
+		Lag:      Lag{Every: 10 * time.Second},
 		Admin:    Admin{Listen: "127.0.0.1:8082"},
 		Shutdown: Shutdown{Timeout: 25 * time.Second},
 		Log:      Log{Level: "info", Format: "text"},
@@ -267,6 +274,7 @@ func (c *Config) Validate() error {
 	positive("topush.cache_members", int64(c.ToPush.CacheMembers))
 	positive("audit.rate", int64(c.Audit.Rate))
 	positive("audit.patience", int64(c.Audit.Patience))
+	positive("lag.every", int64(c.Lag.Every))
 	positive("sync.page_bytes", int64(c.Sync.PageBytes))
 	positive("sync.answer_timeout", int64(c.Sync.AnswerTimeout))
 	positive("gateway.queue_bytes", int64(c.Gateway.QueueBytes))

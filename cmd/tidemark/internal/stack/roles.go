@@ -35,6 +35,8 @@ func (s *Stack) part(r Role) (*part, error) {
 		return s.gatewayPart(), nil
 	case Audit:
 		return s.auditPart()
+	case Lag:
+		return s.lagPart()
 	}
 	return nil, fmt.Errorf("unknown role %q", r)
 }

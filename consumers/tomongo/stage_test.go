@@ -38,8 +38,29 @@ func TestMarksWaitAndCoverTheirOffsets(t *testing.T) {
 	if d := flush(t, s); d != 2 {
 		t.Errorf("durable = %d after the flush, want 2", d)
 	}
-	equal(t, "calls", w.journal, []string{"write", "flush", "raise"})
+	equal(t, "calls", w.journal, []string{"write", "flush"})
 	w.checkProjection(t)
+}
+
+// What follows from a message stands in Redis since the message has its seq, so
+// telling it again would be a call for each message.
+func TestRedisIsToldOfReadMarksOnly(t *testing.T) {
+	w := newWorld()
+	w.append(t, group, said(message(1, "A", "1"), message(2, "B", "1")))
+	w.append(t, group, read("C", 1), read("A", 2))
+	s := w.stage(t, asItIs)
+	handle(t, s, w.log)
+	flush(t, s)
+	equal(t, "calls", w.journal, []string{"write", "flush", "raise"})
+	told := map[watermark.UserID]watermark.Seq{}
+	for _, r := range w.hot {
+		told[r.Member.User] = r.Member.Read
+	}
+	equal(t, "told", told, map[watermark.UserID]watermark.Seq{"A": 2, "C": 1})
+	w.append(t, group, said(message(3, "A", "2")))
+	handle(t, s, w.log[2:])
+	flush(t, s)
+	equal(t, "calls", w.journal, []string{"write", "flush", "raise", "write", "flush"})
 }
 
 func TestWithoutMarksEverythingIsDurableAtOnce(t *testing.T) {
@@ -293,7 +314,7 @@ func TestRaisedMinimumDeletesInSteps(t *testing.T) {
 	s := w.stage(t, func(c *tomongo.Config) { c.DeleteStep = 8 })
 	handle(t, s, w.log)
 	flush(t, s)
-	equal(t, "calls", w.journal, []string{"write", "delete", "delete", "delete", "delete", "flush", "raise"})
+	equal(t, "calls", w.journal, []string{"write", "delete", "delete", "delete", "delete", "flush"})
 	w.checkProjection(t)
 	if w.convs[group].Max != 25 || w.convs[group].Min != 21 {
 		t.Errorf("conversation = %+v", w.convs[group])
@@ -451,7 +472,7 @@ func TestNewReportsAllFaults(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	w := newWorld()
-	w.append(t, group, said(message(1, "A", "1"), message(2, "A", "2")))
+	w.append(t, group, said(message(1, "A", "1"), message(2, "A", "2")), read("A", 1))
 	w.append(t, group, said(message(2, "B", "2")), watermark.MinSeqRaised{Min: 2})
 	w.raw([]byte{0xff})
 	w.append(t, group, read("C", 2), read("C", 1))

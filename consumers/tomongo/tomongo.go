@@ -26,7 +26,8 @@
 // Every step is idempotent, so after an error, or in another process, the same
 // records may be handed in again, cut into batches in any way.
 //
-// Flushed marks are then merged into Redis. That is the one error that does
+// Flushed read marks of the log are then merged into Redis; those that follow
+// from messages stand there since the messages have their seqs. That is the one error that does
 // not end a step: Redis is a projection that may be lost at any moment, and
 // history is what it is rebuilt from, so history must not wait for Redis. Marks
 // that could not be merged are counted, kept up to a bound, and merged after a
@@ -182,7 +183,7 @@ func (s *Stage) write(ctx context.Context, p *piece) error {
 	}
 	n := 0
 	for _, rec := range p.records {
-		n += advances(rec)
+		n += s.marks.note(rec)
 	}
 	s.marks.advanced(n, s.cfg.Now())
 	s.metrics.advances.Add(float64(n))

@@ -133,7 +133,6 @@ var (
 	mergeScript    = script("merge")
 	raiseScript    = script("raise")
 	readersScript  = script("readers")
-	pushedScript   = script("pushed")
 )
 
 func script(name string) *keyspace.Script {

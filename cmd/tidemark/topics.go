@@ -90,7 +90,7 @@ func (a *app) ensures(cmd *cobra.Command, create bool) {
 		defer cancel()
 		infos, err := pipeline.EnsureTopics(ctx, pipeline.TopicsConfig{
 			Config: kafka, Create: create, Partitions: cfg.Kafka.Partitions,
-			Replication: cfg.Kafka.Replication, Retention: cfg.Kafka.Retention,
+			Replication: cfg.Kafka.Replication, Retention: cfg.Kafka.Retention, Offline: cfg.ToOffline.Enabled,
 		})
 		if err != nil {
 			return topicsError(cfg.Kafka.Brokers, timeout, err)
@@ -115,7 +115,11 @@ func topicsError(brokers []string, timeout time.Duration, err error) error {
 
 func (a *app) printTopics(infos pipeline.TopicInfos) {
 	var rows [][]string
-	for _, t := range []pipeline.TopicInfo{infos.ToRedis, infos.Sequenced, infos.DeadLetter} {
+	topics := []pipeline.TopicInfo{infos.ToRedis, infos.Sequenced, infos.DeadLetter}
+	if !infos.Offline.Missing() { // where nobody tells absent users it need not be there
+		topics = append(topics, infos.Offline)
+	}
+	for _, t := range topics {
 		a.emit(topicLine{t.Name, t.ID, t.Missing(), t.Partitions, t.Replication}, func() {
 			if t.Missing() {
 				rows = append(rows, []string{t.Name, "missing", "-", "-"})
@@ -174,7 +178,7 @@ before.`,
 }
 
 func (a *app) lag(ctx context.Context, untilZero bool, every time.Duration) (err error) {
-	_, kafka, err := a.kafka()
+	cfg, kafka, err := a.kafka()
 	if err != nil {
 		return err
 	}
@@ -183,11 +187,12 @@ func (a *app) lag(ctx context.Context, untilZero bool, every time.Duration) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, offsets.Close()) }()
+	groups := stack.Groups(kafka, cfg.ToOffline.Endpoints()...)
 	var lines []pipeline.PartitionLag
 	if untilZero {
-		lines, err = untilCaughtUp(ctx, offsets, kafka, every)
+		lines, err = untilCaughtUp(ctx, offsets, groups, every)
 	} else {
-		lines, err = offsets.Lag(ctx, stack.Groups(kafka)...)
+		lines, err = offsets.Lag(ctx, groups...)
 	}
 	if err != nil {
 		return err
@@ -198,11 +203,11 @@ func (a *app) lag(ctx context.Context, untilZero bool, every time.Duration) (err
 // untilCaughtUp looks until nothing is left twice in a row: what the first
 // worker wrote just before it was found at its end, only the second look at
 // the others sees.
-func untilCaughtUp(ctx context.Context, offsets *pipeline.Offsets, kafka pipeline.Config, every time.Duration) ([]pipeline.PartitionLag, error) {
+func untilCaughtUp(ctx context.Context, offsets *pipeline.Offsets, groups []pipeline.GroupTopic, every time.Duration) ([]pipeline.PartitionLag, error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for calm := 0; ; {
-		lines, err := offsets.Lag(ctx, stack.Groups(kafka)...)
+		lines, err := offsets.Lag(ctx, groups...)
 		if err != nil {
 			return nil, err
 		}

@@ -49,6 +49,8 @@ const (
 	ToMongo Role = "tomongo"
 	ToPush  Role = "topush"
 	Gateway Role = "gateway"
+	// ToOffline tells absent users, where tooffline.enabled is set.
+	ToOffline Role = "tooffline"
 )
 
 // Audit is the role that only looks on: a message passes without it.
@@ -56,7 +58,7 @@ const Audit Role = "audit"
 
 // Runnable lists everything that a process can run, in the order in which it
 // stops.
-func Runnable() []Role { return append([]Role{Audit}, Roles()...) }
+func Runnable() []Role { return append([]Role{Audit}, append(Roles(), ToOffline)...) }
 
 // Roles lists the roles that a message passes through, in the order in which
 // they stop.
@@ -160,7 +162,7 @@ func (s *Stack) runs(r Role) bool { return slices.Contains(s.cfg.Roles, r) }
 func (s *Stack) openKafka(ctx context.Context) (err error) {
 	s.topics, err = pipeline.EnsureTopics(ctx, pipeline.TopicsConfig{
 		Config: s.kafka, Create: s.cfg.Kafka.CreateTopics, Partitions: s.cfg.Kafka.Partitions,
-		Replication: s.cfg.Kafka.Replication, Retention: s.cfg.Kafka.Retention,
+		Replication: s.cfg.Kafka.Replication, Retention: s.cfg.Kafka.Retention, Offline: s.cfg.ToOffline.Enabled,
 	})
 	if err != nil {
 		return err
@@ -294,6 +296,12 @@ func (s *Stack) assemble(context.Context) error {
 		if !s.runs(r) {
 			continue
 		}
+		if r == ToOffline {
+			if err := s.assembleOffline(); err != nil {
+				return fmt.Errorf("%s: %w", r, err)
+			}
+			continue
+		}
 		p, err := s.part(r)
 		if err != nil {
 			return fmt.Errorf("%s: %w", r, err)
@@ -311,8 +319,8 @@ func (s *Stack) assemble(context.Context) error {
 // assembleLag shows how far behind the groups of this process are.
 func (s *Stack) assembleLag() error {
 	var groups []pipeline.GroupTopic
-	for _, g := range Groups(s.kafka) {
-		if slices.ContainsFunc(s.cfg.Roles, func(r Role) bool { return s.group(r) == g.Group }) {
+	for _, g := range Groups(s.kafka, s.cfg.ToOffline.Endpoints()...) {
+		if slices.ContainsFunc(s.cfg.Roles, func(r Role) bool { return s.group(r) == g.Group }) || s.runs(ToOffline) && g.Topic == s.kafka.Topics().Offline {
 			groups = append(groups, g)
 		}
 	}

@@ -64,7 +64,7 @@ before.`,
 }
 
 func (a *app) lag(ctx context.Context, untilZero bool, every time.Duration) (err error) {
-	_, kafka, err := a.kafka()
+	cfg, kafka, err := a.kafka()
 	if err != nil {
 		return err
 	}
@@ -73,17 +73,18 @@ func (a *app) lag(ctx context.Context, untilZero bool, every time.Duration) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, offsets.Close()) }()
+	groups := stack.Groups(kafka, cfg.ToOffline.Endpoints()...)
 	var lines []pipeline.PartitionLag
 	if untilZero {
-		lines, err = untilCaughtUp(ctx, offsets, kafka, every)
+		lines, err = untilCaughtUp(ctx, offsets, groups, every)
 	} else {
-		lines, err = offsets.Lag(ctx, stack.Groups(kafka)...)
+		lines, err = offsets.Lag(ctx, groups...)
 	}
 	if err != nil {
 		return err
 	}
 	members := map[string]int{}
-	for _, g := range stack.Groups(kafka) {
+	for _, g := range groups {
 		if members[g.Group], err = offsets.Members(ctx, g.Group); err != nil {
 			return err
 		}
@@ -94,11 +95,11 @@ func (a *app) lag(ctx context.Context, untilZero bool, every time.Duration) (err
 // untilCaughtUp looks until nothing is left twice in a row: what the first
 // worker wrote just before it was found at its end, only the second look at
 // the others sees.
-func untilCaughtUp(ctx context.Context, offsets *pipeline.Offsets, kafka pipeline.Config, every time.Duration) ([]pipeline.PartitionLag, error) {
+func untilCaughtUp(ctx context.Context, offsets *pipeline.Offsets, groups []pipeline.GroupTopic, every time.Duration) ([]pipeline.PartitionLag, error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for calm := 0; ; {
-		lines, err := offsets.Lag(ctx, stack.Groups(kafka)...)
+		lines, err := offsets.Lag(ctx, groups...)
 		if err != nil {
 			return nil, err
 		}

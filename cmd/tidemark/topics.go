@@ -89,7 +89,7 @@ func (a *app) ensures(cmd *cobra.Command, create bool) {
 		defer cancel()
 		infos, err := pipeline.EnsureTopics(ctx, pipeline.TopicsConfig{
 			Config: kafka, Create: create, Partitions: cfg.Kafka.Partitions,
-			Replication: cfg.Kafka.Replication, Retention: cfg.Kafka.Retention,
+			Replication: cfg.Kafka.Replication, Retention: cfg.Kafka.Retention, Offline: cfg.ToOffline.Enabled,
 		})
 		if err != nil {
 			return topicsError(cfg.Kafka.Brokers, timeout, err)
@@ -114,7 +114,11 @@ func topicsError(brokers []string, timeout time.Duration, err error) error {
 
 func (a *app) printTopics(infos pipeline.TopicInfos) {
 	var rows [][]string
-	for _, t := range []pipeline.TopicInfo{infos.ToRedis, infos.Sequenced, infos.DeadLetter} {
+	topics := []pipeline.TopicInfo{infos.ToRedis, infos.Sequenced, infos.DeadLetter}
+	if !infos.Offline.Missing() { // where nobody tells absent users it need not be there
+		topics = append(topics, infos.Offline)
+	}
+	for _, t := range topics {
 		a.emit(topicLine{t.Name, t.ID, t.Missing(), t.Partitions, t.Replication}, func() {
 			if t.Missing() {
 				rows = append(rows, []string{t.Name, "missing", "-", "-"})

@@ -188,4 +188,3 @@ func membersText(n int) string {
 	}
 	return fmt.Sprintf("groups of %d", n)
 }
-

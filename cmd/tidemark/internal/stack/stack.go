@@ -49,6 +49,8 @@ const (
 	ToMongo Role = "tomongo"
 	ToPush  Role = "topush"
 	Gateway Role = "gateway"
+	// ToOffline tells absent users, where tooffline.enabled is set.
+	ToOffline Role = "tooffline"
 )
 
 // Roles that only look on: a message passes without them.
@@ -59,7 +61,7 @@ const (
 
 // Runnable lists everything that a process can run, in the order in which it
 // stops.
-func Runnable() []Role { return append([]Role{Audit, Lag}, Roles()...) }
+func Runnable() []Role { return append([]Role{Audit, Lag}, append(Roles(), ToOffline)...) }
 
 // Roles lists the roles that a message passes through, in the order in which
 // they stop.
@@ -170,7 +172,7 @@ func (s *Stack) onlyLag() bool { return len(s.cfg.Roles) == 1 && s.runs(Lag) }
 func (s *Stack) openKafka(ctx context.Context) (err error) {
 	s.topics, err = pipeline.EnsureTopics(ctx, pipeline.TopicsConfig{
 		Config: s.kafka, Create: s.cfg.Kafka.CreateTopics, Partitions: s.cfg.Kafka.Partitions,
-		Replication: s.cfg.Kafka.Replication, Retention: s.cfg.Kafka.Retention,
+		Replication: s.cfg.Kafka.Replication, Retention: s.cfg.Kafka.Retention, Offline: s.cfg.ToOffline.Enabled,
 	})
 	if err != nil {
 		return err
@@ -302,6 +304,12 @@ func (s *Stack) listen(ctx context.Context) (err error) {
 func (s *Stack) assemble(context.Context) error {
 	for _, r := range Runnable() {
 		if !s.runs(r) {
+			continue
+		}
+		if r == ToOffline {
+			if err := s.assembleOffline(); err != nil {
+				return fmt.Errorf("%s: %w", r, err)
+			}
 			continue
 		}
 		p, err := s.part(r)

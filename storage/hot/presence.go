@@ -25,19 +25,11 @@ const (
 	maxDevices = 100
 )
 
-// Connection is a device of a user at a gateway.
-type Connection struct {
-	User   watermark.UserID
-	Device string // may be empty
-	// Node names the gateway: the same device may be at two for a moment.
-	Node string
-}
-
-// Presence is what is known of where a user is.
-type Presence struct {
-	Devices  []string  // connected, each once, in no order; empty: none is
-	LastSeen time.Time // zero: not within the last 30 days
-}
+// Connection and Presence are what gateways tell and are told.
+type (
+	Connection = watermark.Connection
+	Presence   = watermark.Presence
+)
 
 // Touch tells that connections stand at now. It is repeated well within
 // PresenceTTL for as long as they do.

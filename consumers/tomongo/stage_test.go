@@ -495,7 +495,7 @@ func TestMetrics(t *testing.T) {
 	clock = clock.Add(2 * time.Second)
 	equal(t, "metrics", gather(t, reg), []string{
 		"# tidemark_tomongo_advances_total: Watermark advances taken from the sequenced log.",
-		"tidemark_tomongo_advances_total{} 6",
+		"tidemark_tomongo_advances_total{} 7",
 		"# tidemark_tomongo_conflicts_total: Events that found another one in their place and were handed back to the owner, by kind (message, member).",
 		"tidemark_tomongo_conflicts_total{kind=member} 0",
 		"tidemark_tomongo_conflicts_total{kind=message} 1",

@@ -442,4 +442,3 @@ func (w *watch) lags() (sequenced, persisted float64) {
 	}
 	return sequenced, persisted
 }
-

@@ -132,15 +132,23 @@ func (s *Session) report(c *clock, w *watch, before, after *snapshot, late *hist
 		count(x.name, after.meters[x.metric]-before.meters[x.metric])
 	}
 	count("bytes of the sequenced log", float64(o.bytes.Load()))
-	if before.redis != nil && after.redis != nil {
-		for _, cmd := range slices.Sorted(maps.Keys(after.redis.calls)) {
-			if d := after.redis.calls[cmd] - before.redis.calls[cmd]; d/n >= 0.001 {
-				count("redis "+cmd, d)
-			}
-		}
-		count("bytes of Redis memory", float64(after.redis.memory-before.redis.memory))
-	}
+	r.Counts = append(r.Counts, redisCounts(before.redis, after.redis, n)...)
 	return r
+}
+
+// redisCounts gives the commands that Redis ran for each message, those inside
+// scripts too, and what it keeps of one.
+func redisCounts(before, after *redisState, n float64) []Count {
+	if before == nil || after == nil {
+		return nil
+	}
+	var out []Count
+	for _, cmd := range slices.Sorted(maps.Keys(after.calls)) {
+		if d := (after.calls[cmd] - before.calls[cmd]) / n; d >= 0.001 {
+			out = append(out, Count{"redis " + cmd, d})
+		}
+	}
+	return append(out, Count{"bytes of Redis memory", float64(after.memory-before.memory) / n})
 }
 
 // flushAllowance is what counting rows once a second adds to a lag.

@@ -64,7 +64,7 @@ type system struct {
 
 // open starts the processes and finds their addresses.
 func open(ctx context.Context, cfg System) (_ *system, err error) {
-	s := &system{System: cfg, redis: cfg.Redis, pids: map[string]int{"generator": os.Getpid()}, topics: cfg.Kafka.Topics()}
+	s := &system{System: cfg, redis: cfg.Redis, pids: map[string]int{"generator": ownPID()}, topics: cfg.Kafka.Topics()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())

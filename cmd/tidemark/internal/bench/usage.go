@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -226,3 +227,5 @@ func usage(before, after *snapshot, messages float64) []Usage {
 	}
 	return out
 }
+
+func ownPID() int { return os.Getpid() }

@@ -111,6 +111,12 @@ var calls = map[string]call{
 	"SetConversationAttributes": func(ctx context.Context, c client, conv convID, user string) (any, error) {
 		return c.SetConversationAttributes(ctx, &v1.SetConversationAttributesRequest{User: user, Conversation: string(conv), Attributes: map[string]string{"muted": "1"}})
 	},
+	"RegisterDevice": func(ctx context.Context, c client, _ convID, user string) (any, error) {
+		return c.RegisterDevice(ctx, &v1.RegisterDeviceRequest{User: user, Device: "phone", Platform: v1.Platform_PLATFORM_FCM, Token: "t"})
+	},
+	"UnregisterDevice": func(ctx context.Context, c client, _ convID, user string) (any, error) {
+		return c.UnregisterDevice(ctx, &v1.UnregisterDeviceRequest{User: user, Device: "phone"})
+	},
 	"SetUnreadPolicy": func(ctx context.Context, c client, conv convID, _ string) (any, error) {
 		return c.SetUnreadPolicy(ctx, &v1.SetUnreadPolicyRequest{Conversation: string(conv), Policy: v1.UnreadPolicy_UNREAD_POLICY_KEEP_ON_SEND})
 	},

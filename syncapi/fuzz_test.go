@@ -225,6 +225,7 @@ func TestEveryMethodIsFuzzed(t *testing.T) {
 		"Send": true, "Pull": true, "GetWatermarks": true, "SetReadSeq": true, "MarkMessagesRead": true, "MarkConversationRead": true,
 		"Join": true, "Leave": true, "Clear": true, "RaiseMinSeq": true, "Revoke": true,
 		"SyncConversations": true, "WhoHasRead": true, "SetConversationAttributes": true, "SetUnreadPolicy": true,
+		"RegisterDevice": true, "UnregisterDevice": true,
 	}
 	methods := v1.File_tidemark_v1_sync_proto.Services().ByName("SyncService").Methods()
 	for i := range methods.Len() {

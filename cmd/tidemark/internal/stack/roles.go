@@ -124,7 +124,7 @@ func (s *Stack) groupPart(r Role, topic string, maxBatch int, flushEvery time.Du
 
 func (s *Stack) syncPart() (*part, error) {
 	svc, err := syncapi.New(syncapi.Config{
-		Hot: s.hot, Truth: s.truth, Log: appender{s.producer, s.kafka.Topics()},
+		Hot: s.hot, Truth: s.truth, Log: appender{s.producer, s.kafka.Topics()}, Devices: s.history,
 		NodeID:       "sync-" + strings.ToLower(rand.Text()),
 		Authenticate: s.callers(), UserLimits: s.userLimits(), MaxInFlight: s.cfg.Limits.InFlight,
 		MaxRequest: s.cfg.Limits.MaxRequest, NoReflection: !s.cfg.Sync.Reflection,

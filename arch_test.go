@@ -35,6 +35,7 @@ var arrows = map[string][]string{
 	"syncapi":             {"api/...", "watermark", "internal/fault"},
 	"gateway":             {"api/...", "watermark", "internal/fault"},
 	"client":              {"api/...", "watermark"},
+	"console":             {},
 	"internal/config":     {},
 	"internal/access":     {"watermark"},
 	"internal/certs":      {},

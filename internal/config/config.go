@@ -127,6 +127,7 @@ type Sync struct {
 	PageBytes     int           `koanf:"page_bytes" doc:"Bytes of messages in one answer of Pull."`
 	AnswerTimeout time.Duration `koanf:"answer_timeout" doc:"How long a call waits for the owner of a conversation."`
 	Reflection    bool          `koanf:"reflection" doc:"Serve gRPC reflection, to everybody who can reach the port."`
+	Console       Console       `koanf:"console"`
 	TLS           ServerTLS     `koanf:"tls"`
 }
 
@@ -275,6 +276,7 @@ func (c *Config) Validate() error {
 		bad("limits.max_body", "must be within 1..1048576, is %d", c.Limits.MaxBody)
 	}
 	c.validateAccess(bad)
+	c.validateConsole(bad)
 	c.validateLimits(bad)
 	if c.Admin.Listen != "" {
 		addresses("admin.listen", []string{c.Admin.Listen})

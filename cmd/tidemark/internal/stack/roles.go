@@ -117,11 +117,15 @@ func (s *Stack) groupPart(r Role, topic string, maxBatch int, flushEvery time.Du
 }
 
 func (s *Stack) syncPart() (*part, error) {
+	page, err := s.console()
+	if err != nil {
+		return nil, err
+	}
 	svc, err := syncapi.New(syncapi.Config{
 		Hot: s.hot, Truth: s.truth, Log: appender{s.producer, s.kafka.Topics()},
 		NodeID:       "sync-" + strings.ToLower(rand.Text()),
 		Authenticate: s.callers(), UserLimits: s.userLimits(), MaxInFlight: s.cfg.Limits.InFlight,
-		MaxRequest: s.cfg.Limits.MaxRequest, NoReflection: !s.cfg.Sync.Reflection,
+		MaxRequest: s.cfg.Limits.MaxRequest, Console: page, NoReflection: !s.cfg.Sync.Reflection,
 		ClosedGroups: s.cfg.Sync.ClosedGroups, Limits: s.limits(), PageBytes: s.cfg.Sync.PageBytes,
 		AnswerTimeout: s.cfg.Sync.AnswerTimeout, Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 	})

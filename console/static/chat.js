@@ -1,6 +1,6 @@
 // Panes of several users beside each other, all in one conversation.
 
-import { Api, ApiError, Device, State } from './client.js';
+import { Api, ApiError, Device, State, spans } from './client.js';
 import { clock, h, newId, plural, say, set, show, stored, tip } from './dom.js';
 import { Ruler } from './ruler.js';
 
@@ -232,7 +232,7 @@ class Pane {
     this.sendButton = h('button', { type: 'submit', class: 'primary' }, 'Send');
     this.form = h('form', { class: 'compose', onsubmit: (e) => { e.preventDefault(); this.#send(); } },
       h('label', { for: input, class: 'visually-hidden' }, 'Message of ' + this.user), this.text, this.sendButton);
-    this.lines = h('ol', { class: 'log' });
+    this.lines = h('ol', { class: 'log', tabindex: 0, 'aria-label': 'What happened to ' + this.user });
     this.node = h('article', { class: 'pane', 'aria-labelledby': title, 'data-user': this.user },
       h('header', {}, h('h2', { id: title }, this.user), this.badge,
         h('span', { class: 'spacer' }),
@@ -456,8 +456,9 @@ class Pane {
     let unreadShown = false;
     for (const m of [...room.messages.values()].sort((a, b) => a.seq - b.seq)) {
       if (before > 0 && m.seq > before + 1) {
-        const [from, to] = [before + 1, m.seq - 1];
-        rows.push([`gap-${from}-${to}`, '', () => h('p', { class: 'gap' }, from === to ? `seq ${from} is outside of the window` : `seqs ${from}–${to} are outside of the window`)]);
+        for (const [from, to, words] of gapsIn(room, before + 1, m.seq - 1)) {
+          rows.push([`gap-${from}-${to}-${words}`, '', () => h('p', { class: 'gap' }, from === to ? `seq ${from} is ${words}` : `seqs ${from}–${to} are ${words}`)]);
+        }
       }
       if (!unreadShown && m.seq > room.read && m.sender !== this.user) {
         unreadShown = true;
@@ -494,13 +495,13 @@ class Pane {
   #row(m, room) {
     const own = m.sender === this.user;
     const read = own && this.conversation.startsWith('single:') && (m.seq <= room.peer || Boolean(m.isRead));
-    return [`m-${m.seq}`, `${m.revoked ? 'r' : ''}${read ? 'x' : ''}${m.clientMessageId}`, () => h('div', { class: 'message' + (own ? ' own' : '') + (m.revoked ? ' revoked' : ''), 'data-seq': m.seq },
+    return [`m-${m.seq}`, `${m.revoked ? 'r' : ''}${read ? 'x' : ''}${m.seq <= room.read ? 'y' : ''}${m.clientMessageId}`, () => h('div', { class: 'message' + (own ? ' own' : '') + (m.revoked ? ' revoked' : ''), 'data-seq': m.seq },
       h('span', { class: 'seq' }, h('span', { class: 'visually-hidden' }, 'seq '), m.seq),
       h('span', { class: 'said' }, h('b', {}, m.sender), ' ',
         m.revoked ? h('i', {}, 'revoked' + (m.revokedBy ? ' by ' + m.revokedBy : '')) : bodyOf(m),
         read ? h('span', { class: 'tick' }, ' read') : null),
       m.revoked ? null : h('span', { class: 'row-actions' },
-        h('button', { type: 'button', 'aria-label': `Mark read up to seq ${m.seq}`, onclick: () => this.#markRead(m.seq) }, 'Read to here'),
+        m.seq <= room.read ? null : h('button', { type: 'button', 'aria-label': `Read to here, seq ${m.seq}`, onclick: () => this.#markRead(m.seq) }, 'Read to here'),
         own ? h('button', { type: 'button', 'aria-label': `Revoke seq ${m.seq}`, onclick: () => this.#revoke(m.seq) }, 'Revoke') : null))];
   }
 
@@ -510,6 +511,14 @@ class Pane {
       h('span', { class: 'said' }, h('b', {}, this.user), ' ', o.text, ' ', h('i', {}, words)),
       o.state === 'failed' ? h('span', { class: 'row-actions shown' }, h('button', { type: 'button', onclick: () => this.device.discard(o.id) }, 'Discard')) : null)];
   }
+}
+
+// gapsIn says why seqs are not shown: some may not be seen, some were not pulled.
+function gapsIn(room, from, to) {
+  const all = [[from, to]];
+  const hidden = spans.without(all, room.visible).map(([f, t]) => [f, t, 'outside of the window']);
+  const left = spans.without(spans.both(all, room.visible), room.known).map(([f, t]) => [f, t, 'not here: “Pull older” brings them']);
+  return [...hidden, ...left].sort((a, b) => a[0] - b[0]);
 }
 
 // partyOf tells whether a user is one of the two of a single conversation; null

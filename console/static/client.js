@@ -271,6 +271,7 @@ class Room {
     this.repair = 0;
     this.member = false;
     this.membership = 0;
+    this.opens = 0; // where the window opened that is open now
   }
 
   // missing is what can be seen, is wanted and not there.
@@ -294,7 +295,10 @@ class Room {
 const num = (v) => Number(v ?? 0);
 const pair = (r) => (r ? [num(r.begin), num(r.end)] : null);
 
-// most events that wait while the device pulls. One more costs a comparison of
+// How long what the server has may take to be pushed, in milliseconds.
+const GRACE = 500;
+
+// The most events that wait while the device pulls. One more costs a comparison of
 // watermarks, nothing else.
 const MOST_EVENTS = 256;
 
@@ -340,7 +344,8 @@ export class Device {
     this.online = null;
     this.live?.stop();
     clearTimeout(this.numbers);
-    this.numbers = null;
+    clearTimeout(this.late);
+    this.numbers = this.late = null;
     this.#become(State.offline, '');
   }
 
@@ -422,7 +427,8 @@ export class Device {
   }
 
   #newId() {
-    return `${this.device}-${Date.now().toString(36)}-${Math.floor(this.random() * 2 ** 32).toString(36)}`;
+    this.made = (this.made ?? 0) + 1;
+    return `${this.device}-${Date.now().toString(36)}-${this.made.toString(36)}-${Math.floor(this.random() * 2 ** 32).toString(36)}`;
   }
 
   async #command(method, conversation, request) {
@@ -486,6 +492,9 @@ export class Device {
     } else if (e.revoked) {
       this.#tombstone(room, e.revoked);
     } else if (e.window || e.minSeq || e.repaired) {
+      const member = e.window?.member;
+      const last = member?.user === this.user ? member.memberships?.at(-1) : null;
+      if (last) room.opens = num(last.upper) === 0 ? num(last.lower) : 0;
       return this.#sync([room.conversation]);
     }
     this.#numbersSoon(room);
@@ -496,7 +505,8 @@ export class Device {
   #pushed(room, m) {
     const seq = num(m.seq);
     if (spans.has(room.known, seq)) return undefined;
-    const follows = spans.has(room.known, seq - 1) || (room.asked && seq === room.max + 1 && room.missing().length === 0);
+    const missing = room.missing();
+    const follows = spans.has(room.known, seq - 1) || seq === room.opens || (room.asked && seq === (missing[0]?.[0] ?? room.max + 1));
     room.max = Math.max(room.max, seq);
     if (!follows) {
       if (room.known.length > 0) this.on.note(`Seq ${seq} came before those in front of it: the gap is pulled.`, 'info');
@@ -534,24 +544,36 @@ export class Device {
       this.numbers = null;
       const convs = [...this.stale].filter((c) => this.rooms.has(c));
       this.stale.clear();
-      if (convs.length > 0) this.#queue(() => this.#sync(convs));
+      if (convs.length > 0) this.#queue(() => this.#sync(convs, this.state === State.live));
     }, 60);
   }
 
+  // #pullSoon gives what is pushed the time to come: what has not by then is
+  // pulled.
+  #pullSoon(room) {
+    if (this.late) return;
+    this.late = setTimeout(() => {
+      this.late = null;
+      if (room.missing().length > 0) this.check();
+    }, GRACE);
+  }
+
   // #sync compares watermarks and pulls what is missing, until it has worked.
-  async #sync(conversations) {
+  // With patience a message that the server has and that was not pushed yet is
+  // waited for.
+  async #sync(conversations, patient = false) {
     if (conversations.length === 0) return;
     await this.#retry(async () => {
       const { signal } = this.online;
       for (let i = 0; i < conversations.length; i += 500) {
         const given = conversations.slice(i, i + 500);
         const res = await this.api.call('GetWatermarks', { user: this.user, conversations: given }, { signal });
-        for (const w of res.watermarks ?? []) await this.#take(w);
+        for (const w of res.watermarks ?? []) await this.#take(w, patient);
       }
     });
   }
 
-  async #take(w) {
+  async #take(w, patient) {
     const room = this.rooms.get(w.conversation);
     if (!room) return;
     if (w.error) {
@@ -576,7 +598,8 @@ export class Device {
       room.repair = num(w.repairNumber);
     }
     room.prune();
-    await this.#fill(room);
+    if (!patient) await this.#fill(room);
+    else if (room.missing().length > 0) this.#pullSoon(room);
     this.on.change(room.conversation);
   }
 

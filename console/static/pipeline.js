@@ -26,11 +26,12 @@ export class PipelineView {
     this.asOf = h('p', { class: 'as-of' });
     this.summary = h('p', { class: 'visually-hidden', role: 'status' });
     this.tiles = {};
+    this.every = h('input', { type: 'checkbox', onchange: () => this.samples.length && this.#lag(this.samples.at(-1)) });
     const tile = (key, word, words) => {
-      const value = h('dd', { 'data-tile': key }, NONE);
+      const value = h('span', { class: 'value', 'data-tile': key }, NONE);
       const more = h('span', { class: 'more' });
       this.tiles[key] = { value, more };
-      return h('div', {}, h('dt', {}, tip(word, words)), value, more);
+      return h('div', {}, h('dt', {}, tip(word, words)), h('dd', {}, value, more));
     };
     const body = (key) => (this[key] = h('tbody'));
     this.node = h('section', { 'aria-label': 'Pipeline' }, this.trouble, this.asOf, this.summary,
@@ -41,8 +42,9 @@ export class PipelineView {
         tile('dead', 'Dead letters', 'Records that could not be accepted and were set aside with their cause. “tidemark dlq” lists them.'),
         tile('anomalies', 'isEnd anomalies', 'Pages of a pull that should be rare: empty and yet not the end, the same range again and again, or a row that is nowhere.'),
         tile('connections', 'Connections', 'Devices that are connected to gateways now.')),
-      this.#table('Stages', 'stages', ['Stage', 'State', ['Partitions', 'n'], ['Records/s', 'n'], 'Last two minutes', ['Batch', 'n'], ['Retries', 'n'], ['Dead letters', 'n']], body),
-      this.#table('Lag by partition', 'lag', ['Group', 'Topic', ['Partition', 'n'], ['Records', 'n'], ['Oldest', 'n'], 'Of the retention'], body),
+      this.#table('Stages', 'stages', ['Stage', 'State', ['Partitions', 'n'], ['Records/s', 'n'], 'Last two minutes', ['Time of a batch', 'n'], ['Retries', 'n'], ['Dead letters', 'n']], body),
+      this.#table('Lag by partition', 'lag', ['Group', 'Topic', ['Partition', 'n'], ['Records', 'n'], ['Oldest', 'n'], 'Of the retention'], body,
+        h('label', { class: 'check' }, this.every, 'also partitions where nothing waits')),
       this.#table('Processes', 'processes', ['Process', 'Part', 'State'], body),
       this.#table('Topics', 'topics', ['Topic', ['Appended', 'n'], ['Records/s', 'n'], ['Bytes/s', 'n']], body),
       h('div', { class: 'columns' },
@@ -51,9 +53,9 @@ export class PipelineView {
         this.#table('Calls of the sync API', 'calls', ['Method', 'Code', ['Count', 'n']], body)));
   }
 
-  #table(title, key, heads, body) {
+  #table(title, key, heads, body, more = null) {
     const id = 'table-' + key;
-    return h('section', { class: 'card', 'aria-labelledby': id }, h('h2', { id }, title),
+    return h('div', { class: 'card' }, h('h2', { id }, title), more,
       h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-labelledby': id },
         h('table', { 'aria-labelledby': id }, h('thead', {}, h('tr', {}, heads.map((x) => (Array.isArray(x) ? h('th', { scope: 'col', class: 'number' }, x[0]) : h('th', { scope: 'col' }, x))))), body(key))));
   }
@@ -106,7 +108,7 @@ export class PipelineView {
 
   #tile(key, value, cls = '', more = '') {
     set(this.tiles[key].value, value);
-    this.tiles[key].value.className = value === NONE ? 'none' : cls;
+    this.tiles[key].value.className = 'value ' + (value === NONE ? 'none' : cls);
     set(this.tiles[key].more, more);
   }
 
@@ -161,9 +163,17 @@ export class PipelineView {
   }
 
   #lag(p) {
-    fillRows(this.lag, p.lag.map((l) => [l.group, l.topic, num(l.partition), num(count(l.records)), num(l.records > 0 ? age(l.seconds) : '–', l.seconds > 60 ? 'bad' : ''),
-      h('span', { class: 'used' }, meter(l.retention), ' ', `${decimal(100 * l.retention)} %`, l.lost > 0 ? h('b', { class: 'bad' }, ` ${count(l.lost)} lost`) : null)]), 6,
-    'No data: no process that was asked looks at the lag.');
+    const rows = [];
+    const cells = (first, l) => [...first, num(count(l.records)), num(l.records > 0 ? age(l.seconds) : '–', l.seconds > 60 ? 'bad' : ''),
+      h('span', { class: 'used' }, meter(l.retention), ' ', `${decimal(100 * l.retention)} %`, l.lost > 0 ? h('b', { class: 'bad' }, ` ${count(l.lost)} lost`) : null)];
+    for (const [, of] of Map.groupBy(p.lag, (l) => l.group + ' ' + l.topic)) {
+      const all = of.reduce((a, l) => ({
+        records: a.records + l.records, seconds: Math.max(a.seconds, l.seconds), retention: Math.max(a.retention, l.retention), lost: a.lost + l.lost,
+      }), { records: 0, seconds: 0, retention: 0, lost: 0 });
+      rows.push(cells([h('b', {}, of[0].group), of[0].topic, num(`all ${of.length}`)], all));
+      for (const l of of) if (this.every.checked || l.records > 0 || l.lost > 0) rows.push(cells(['', '', num(l.partition)], l));
+    }
+    fillRows(this.lag, rows, 6, 'No data: no process that was asked looks at the lag.');
   }
 
   #processes(p) {

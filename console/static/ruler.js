@@ -4,6 +4,7 @@
 import { h, s, set } from './dom.js';
 
 const LANES = 5; // pulls that are drawn
+const LEAST = 3; // lanes that are there when nothing was pulled, too
 const LANE = 15;
 const PAD = 12;
 
@@ -31,7 +32,7 @@ export class Ruler {
     const m = this.model;
     if (!m || width === 0) return;
     const pulls = m.pulls.slice(-LANES);
-    const height = Y.pulls + Math.max(pulls.length, 1) * LANE;
+    const height = Y.pulls + Math.max(pulls.length, LEAST) * LANE;
     this.svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
     this.svg.setAttribute('height', height);
     this.svg.setAttribute('width', width);
@@ -59,7 +60,8 @@ export class Ruler {
     for (const e of new Set(m.visible.flat())) if (e > lo) parts.push(s('line', { class: 'window-edge', x1: x(e), x2: x(e), y1: Y.band - 3, y2: Y.band + 13 }));
     const first = m.visible.at(0)?.[0];
     const last = m.visible.at(-1)?.[1];
-    if (first !== undefined) parts.push(...pairOf(x, width, [first > lo ? first : null, 'from '], [last, 'to '], Y.window, 'label window-label'));
+    if (m.visible.length > 1) parts.push(...eachOf(x, width, m.visible, lo));
+    else if (first !== undefined) parts.push(...pairOf(x, width, [first > lo ? first : null, 'from '], [last, 'to '], Y.window, 'label window-label'));
     else parts.push(text(width / 2, Y.window, 'nothing may be seen', 'middle', 'label window-label'));
     if (m.read > lo && m.read <= hi) {
       const at = x(m.read);
@@ -115,4 +117,20 @@ function pairOf(x, width, [a, wordA], [b, wordB], y, cls) {
   if (a === b) return [place(a, `${wordA}${a}, ${wordB}${b}`)];
   if (x(b) - x(a) < 72) return [place((a + b) / 2, `${wordA}${a}, ${wordB}${b}`)];
   return [place(a, wordA + a), place(b, wordB + b)];
+}
+
+// eachOf labels several intervals with both edges of each, from the newest on as
+// long as there is room.
+function eachOf(x, width, intervals, lo) {
+  const out = [];
+  let free = width;
+  for (const [from, to] of [...intervals].reverse()) {
+    const words = from === to ? `${from}` : `from ${from} to ${to}`;
+    const half = words.length * 3.2;
+    const at = Math.min(Math.max((x(Math.max(from, lo)) + x(Math.max(to, lo))) / 2, half + 1), free - half - 4);
+    if (at < half) break;
+    out.push(text(at, Y.window, words, 'middle', 'label window-label'));
+    free = at - half - 4;
+  }
+  return out;
 }

@@ -246,7 +246,7 @@ func TestTheKeyboardAloneIsEnough(t *testing.T) {
 	tab("alice Message of alice")
 	d.run(chromedp.KeyEvent("by keyboard" + kb.Enter))
 	d.awaitSeen("bob", "1 by keyboard")
-	tab("bob Mark read up to seq 1")
+	tab("bob Read to here, seq 1")
 	d.run(chromedp.KeyEvent(kb.Enter))
 	d.awaitNumbers("bob", "read", "1", "unread", "0")
 	tab(" Pipeline")

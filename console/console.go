@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 )
 
 // Path is where the console is served. Handler serves nothing outside of it.
@@ -71,9 +72,11 @@ type Console struct {
 	cfg   Config
 	files map[string]file
 
+	asking singleflight.Group
+
 	mu   sync.Mutex
-	last *Pipeline // guarded by mu, as is the wait for the next one
-	at   time.Time // of last
+	last *Pipeline // guarded by mu
+	at   time.Time // of last; guarded by mu
 }
 
 // New checks cfg.

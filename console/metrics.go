@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -144,11 +145,15 @@ func (c *Console) ask(ctx context.Context, base string) (Process, metrics) {
 	base = strings.TrimSuffix(base, "/")
 	_, host, _ := strings.Cut(base, "://")
 	p := Process{Name: host, Parts: []Part{}}
-	m, errMetrics := c.scrape(ctx, base)
-	report, ready, errReport := c.report(ctx, base)
+	report, ready, err := c.report(ctx, base)
+	if err != nil {
+		p.Error = err.Error()
+		return p, nil
+	}
 	p.Ready, p.Parts = ready, partsOf(report)
-	if err := errors.Join(errReport, errMetrics); err != nil {
-		p.Ready, p.Error = false, strings.ReplaceAll(err.Error(), "\n", "; ")
+	m, err := c.scrape(ctx, base)
+	if err != nil {
+		p.Ready, p.Error = false, err.Error()
 	}
 	return p, m
 }
@@ -200,11 +205,14 @@ func (c *Console) get(ctx context.Context, where, accept string) (*http.Response
 	}
 	req.Header.Set("Accept", accept)
 	res, err := c.cfg.Client.Do(req)
+	if err == nil {
+		return res, nil
+	}
 	if ctx.Err() != nil {
 		return nil, errors.New("it does not answer in time")
 	}
-	if err != nil {
-		return nil, fmt.Errorf("it cannot be reached: %w", err)
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err // without the address, which stands beside it
 	}
-	return res, nil
+	return nil, fmt.Errorf("it cannot be reached: %w", err)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 )
 
 // Pipeline is what the processes say about themselves at one moment. Numbers
@@ -114,17 +115,29 @@ type Flush struct {
 	LastMs int64 `json:"lastMs"`
 }
 
-// Pipeline asks the processes, or gives what they said a moment ago. ctx ends
-// the wait of the one who asks them.
+// Pipeline asks the processes, or gives what they said a moment ago. Who comes
+// while they are being asked gets the same answer.
 func (c *Console) Pipeline(ctx context.Context) *Pipeline {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.last != nil && c.cfg.Now().Sub(c.at) < c.cfg.Fresh {
-		return c.last
-	}
-	// Those who wait for the lock are served by this answer, too.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Patience)
-	defer cancel()
+	out, _, _ := c.asking.Do("", func() (any, error) {
+		c.mu.Lock()
+		last, at := c.last, c.at
+		c.mu.Unlock()
+		if last != nil && c.cfg.Now().Sub(at) < c.cfg.Fresh {
+			return last, nil
+		}
+		// The one who came first may leave; the others wait for it all the same.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Patience)
+		defer cancel()
+		p := c.askAll(ctx)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.last, c.at = p, time.UnixMilli(p.NowMs)
+		return p, nil
+	})
+	return out.(*Pipeline)
+}
+
+func (c *Console) askAll(ctx context.Context) *Pipeline {
 	samples := make([]metrics, len(c.cfg.Processes)+1)
 	processes := make([]Process, len(samples))
 	var asked sync.WaitGroup
@@ -133,16 +146,14 @@ func (c *Console) Pipeline(ctx context.Context) *Pipeline {
 	}
 	processes[0], samples[0] = c.self()
 	asked.Wait()
-	c.at = c.cfg.Now()
 	all := join(samples)
-	c.last = &Pipeline{
-		NowMs: c.at.UnixMilli(), Processes: processes,
+	return &Pipeline{
+		NowMs: c.cfg.Now().UnixMilli(), Processes: processes,
 		Stages: all.stages(), Topics: all.topics(), Lag: all.lag(),
 		DeadLetters: all.deadLetters(), Anomalies: all.count("tidemark_syncapi_is_end_anomalies_total", "tidemark_syncapi_waiting_calls", "kind"),
 		Flush: all.flush(), Calls: all.count("tidemark_syncapi_calls_total", "tidemark_syncapi_waiting_calls", "method", "code"),
 		Connections: all.one("tidemark_gateway_connections"),
 	}
-	return c.last
 }
 
 // ThisProcess is the name of the process that serves the console.

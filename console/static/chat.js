@@ -181,7 +181,7 @@ class Pane {
         state: (state, why, pause) => this.#state(state, why, pause),
         change: () => { this.draw(); this.chat.look(); },
         pull: (p) => this.#pulled(p),
-        note: (words, kind) => this.#log(words, kind),
+        note: (words, kind, err) => this.#log(err && !words.startsWith('Not sent') ? inWords(err) + (err.passing ? ' Trying again.' : '') : words, kind),
       },
     });
   }
@@ -271,10 +271,17 @@ class Pane {
     if (!this.chat.about.auth) return null;
     const id = newId('token');
     const input = h('input', { id, type: 'password', autocomplete: 'off', spellcheck: 'false', value: this.token });
-    return h('details', { class: 'token' }, h('summary', {}, 'Token of ' + this.user),
-      h('form', { onsubmit: (e) => { e.preventDefault(); this.token = input.value.trim(); this.kept.set(this.token); this.restart(); } },
+    const node = h('details', { class: 'token' }, h('summary', {}, 'Token of ' + this.user),
+      h('form', { onsubmit: (e) => {
+        e.preventDefault();
+        this.token = input.value.trim();
+        this.kept.set(this.token);
+        node.open = !this.token;
+        this.restart();
+      } },
         h('p', {}, 'The gateway takes each user’s own token only: ', h('code', {}, 'tidemark token --user ' + this.user)),
         h('label', { for: id }, 'Token'), h('span', { class: 'joined' }, input, h('button', { type: 'submit' }, 'Use'))));
+    return node;
   }
 
   #state(state, why, pause) {
@@ -554,7 +561,7 @@ function inWords(err) {
     unknown_conversation: 'There is no such conversation, or the user may not know of it.',
     window_full: 'The user joined and left too often.',
   }[err.reason];
-  return known ?? (err.code === 'network' ? 'The server cannot be reached.' : err.message);
+  return known ?? (err.code === 'network' ? 'The server cannot be reached.' : err.message.replace(/[^.]$/, '$&.'));
 }
 
 // subjectOf gives the user for whom a token speaks, to tell whose it is. It

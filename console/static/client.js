@@ -306,7 +306,8 @@ const MOST_EVENTS = 256;
 //
 // on.state(state, why), on.change(conversation) after anything that a view shows,
 // on.pull({conversation, begin, end, covered, rest, isEnd, count, ms}),
-// on.note(text, kind): something worth telling a person; kind is info or error.
+// on.note(text, kind, error): something worth telling a person; kind is info or
+// error.
 export class Device {
   constructor({ user, device, api, live = null, pageSize = 20, newest = 200, random = Math.random, on = {} }) {
     Object.assign(this, { user, device, api, pageSize, newest, random });
@@ -453,7 +454,7 @@ export class Device {
     const run = this.online;
     const done = this.tail.then(() => (run && run === this.online ? job() : undefined));
     this.tail = done.catch((err) => {
-      if (!run?.signal.aborted) this.on.note(err.message, 'error');
+      if (!run?.signal.aborted) this.on.note(err.message, 'error', err);
     });
     return this.tail;
   }
@@ -567,10 +568,24 @@ export class Device {
       const { signal } = this.online;
       for (let i = 0; i < conversations.length; i += 500) {
         const given = conversations.slice(i, i + 500);
-        const res = await this.api.call('GetWatermarks', { user: this.user, conversations: given }, { signal });
+        let res;
+        try {
+          res = await this.api.call('GetWatermarks', { user: this.user, conversations: given }, { signal });
+        } catch (err) {
+          if (err instanceof ApiError && !err.passing) this.#refused(given, err);
+          throw err;
+        }
         for (const w of res.watermarks ?? []) await this.#take(w, patient);
       }
     });
+  }
+
+  #refused(conversations, error) {
+    for (const c of conversations) {
+      const room = this.rooms.get(c);
+      if (room) Object.assign(room, { asked: true, error });
+      this.on.change(c);
+    }
   }
 
   async #take(w, patient) {
@@ -648,7 +663,7 @@ export class Device {
       } catch (err) {
         if (run.signal.aborted) return undefined;
         if (!(err instanceof ApiError) || !err.passing) throw err;
-        this.on.note(`${err.message}. Trying again.`, 'error');
+        this.on.note(`${err.message}; trying again`, 'error', err);
         await new Promise((go) => {
           const t = setTimeout(go, Math.max(err.retryAfterMs, backoff(n, this.random)));
           run.signal.addEventListener('abort', () => { clearTimeout(t); go(); }, { once: true });
@@ -681,7 +696,7 @@ export class Device {
       }, { signal: run.signal }));
     } catch (err) {
       Object.assign(entry, { state: 'failed', error: err.message });
-      this.on.note(`Not sent: ${err.message}`, 'error');
+      this.on.note(`Not sent: ${err.message}`, 'error', err);
       this.on.change(entry.conversation);
       return;
     }

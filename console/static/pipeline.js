@@ -173,7 +173,10 @@ export class PipelineView {
       rows.push(cells([h('b', {}, of[0].group), of[0].topic, num(`all ${of.length}`)], all));
       for (const l of of) if (this.every.checked || l.records > 0 || l.lost > 0) rows.push(cells(['', '', num(l.partition)], l));
     }
-    fillRows(this.lag, rows, 6, 'No data: no process that was asked looks at the lag.');
+    for (const [role] of ROLES) {
+      if (!p.lag.some((l) => roleOf(l.group) === role)) rows.push([h('b', {}, role), { value: 'no data: no process that was asked looks at it', cls: 'none' }, '', '', '', '']);
+    }
+    fillRows(this.lag, rows, 6, '');
   }
 
   #processes(p) {
@@ -220,6 +223,7 @@ function spark(values) {
     d += `${pen}${(w - (values.length - 1 - i) * step).toFixed(1)} ${(hgt - 2 - (v / most) * (hgt - 4)).toFixed(1)}`;
     pen = 'L';
   });
+  if (!d.includes('L')) d = '';
   return s('svg', { class: 'spark', width: w, height: hgt, viewBox: `0 0 ${w} ${hgt}`, role: 'img', 'aria-label': values.length ? `at most ${decimal(most < 1e-6 ? 0 : most)} a second` : 'nothing yet' }, d ? s('path', { d }) : null);
 }
 

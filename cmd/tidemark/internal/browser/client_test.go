@@ -173,7 +173,7 @@ func TestTheClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := eval[[]string](d, `(async () => { %s })()`, tc.script)
+			got := evalFor[[]string](t, d, `(async () => { %s })()`, tc.script)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

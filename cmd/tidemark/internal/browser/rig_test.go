@@ -110,7 +110,7 @@ func deploy(dir string, change func(*config.Config), roles ...stack.Role) (*depl
 		return nil, err
 	}
 	d := &deployment{emb: emb}
-	if d.stack, d.stop, err = start(emb.Config, roles...); err != nil {
+	if d.stack, d.stop, err = start(stack.Config{Config: emb.Config, Roles: roles}); err != nil {
 		return nil, errors.Join(err, emb.Cluster.Close())
 	}
 	d.client = tidemarkv1connect.NewSyncServiceClient(http.DefaultClient, d.stack.SyncURL())
@@ -120,9 +120,10 @@ func deploy(dir string, change func(*config.Config), roles ...stack.Role) (*depl
 func (d *deployment) end() error { return errors.Join(d.stop(), d.emb.Cluster.Close()) }
 
 // start runs roles and waits until they are ready.
-func start(cfg config.Config, roles ...stack.Role) (*stack.Stack, func() error, error) {
+func start(cfg stack.Config) (*stack.Stack, func() error, error) {
+	cfg.Logger = slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err := stack.Open(ctx, stack.Config{Config: cfg, Roles: roles, Logger: slog.New(slog.DiscardHandler)})
+	s, err := stack.Open(ctx, cfg)
 	if err != nil {
 		cancel()
 		return nil, nil, err
@@ -256,12 +257,18 @@ func (d *desk) text() string {
 // eval gives the value of an expression, which may be a promise.
 func eval[T any](d *desk, format string, args ...any) T {
 	d.t.Helper()
+	return evalFor[T](d.t, d, format, args...)
+}
+
+// evalFor is eval for another test.
+func evalFor[T any](t *testing.T, d *desk, format string, args ...any) T {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(d.ctx, patience)
 	defer cancel()
 	expression := fmt.Sprintf(format, args...)
 	out, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 	if err != nil {
-		d.t.Fatalf("%s: %v\n%s", expression, err, d.text())
+		t.Fatalf("%s: %v\n%s", expression, err, d.text())
 	}
 	return out
 }

@@ -130,7 +130,7 @@ func (s *Stack) syncPart() (*part, error) {
 		return nil, err
 	}
 	svc, err := syncapi.New(syncapi.Config{
-		Hot: s.hot, Truth: s.truth, Log: appender{s.producer, s.kafka.Topics()},
+		Hot: s.hot, Truth: s.truth, Log: appender{s.producer, s.kafka.Topics()}, Devices: s.history,
 		NodeID:       "sync-" + strings.ToLower(rand.Text()),
 		Authenticate: s.callers(), UserLimits: s.userLimits(), MaxInFlight: s.cfg.Limits.InFlight,
 		MaxRequest: s.cfg.Limits.MaxRequest, Console: page, NoReflection: !s.cfg.Sync.Reflection,

@@ -249,8 +249,9 @@ end
 local function send(i, a, fresh)
   local seq, same = known(a)
   if not fresh then
-    if not seq then return outcome('known', 0) end
-    if not same then return refused('id_reused') end
+    -- Under another content's id it has no seq: it was refused, for whatever
+    -- reason, and that is settled where it is not noted any more.
+    if not seq or not same then return outcome('known', 0) end
     return again(i, ARGV[a + 3], seq)
   end
   if seq and seq > max - HORIZON then
@@ -379,7 +380,10 @@ local function commands()
     local lost, number = tonumber(ARGV[a + 9]), tonumber(ARGV[a + 10])
     local seq, same = known(a)
     local o
-    if seq and not same then return refused('id_reused') end
+    if seq and not same then
+      if fresh then return refused('id_reused') end
+      return outcome('known', 0)
+    end
     if seq and seq ~= lost then
       o = again(i, ARGV[a + 3], seq)
     elseif not fresh then

@@ -215,9 +215,9 @@ func (d *decision) send(i int, in *watermark.Input, fresh bool) watermark.Outcom
 	sender := d.members[m.Sender]
 	recent := known && sent.Seq > d.Max-watermark.DedupeHorizon
 	switch {
-	case !fresh && !known:
+	case !fresh && (!known || sent.Hash != m.Hash):
 		return watermark.Outcome{Verdict: watermark.Known}
-	case (!fresh || recent) && sent.Hash != m.Hash:
+	case recent && sent.Hash != m.Hash:
 		return refused(watermark.ReasonIDReused)
 	case !fresh:
 		return d.again(i, m.Sender, sent.Seq)
@@ -274,6 +274,8 @@ func (d *decision) resequence(i int, in *watermark.Input, fresh bool) watermark.
 	}
 	sent, known := d.sent(in.Message)
 	switch {
+	case known && sent.Hash != in.Message.Hash && !fresh:
+		return watermark.Outcome{Verdict: watermark.Known}
 	case known && sent.Hash != in.Message.Hash:
 		return refused(watermark.ReasonIDReused)
 	case known && sent.Seq != in.Seq:

@@ -31,7 +31,7 @@ const (
 // gives is the pin, so a change that a page is too early for is above it and
 // comes again.
 func (s *Service) SyncConversations(ctx context.Context, req *v1.SyncConversationsRequest) (*v1.SyncConversationsResponse, error) {
-	user, err := watermark.ParseUserID(req.GetUser())
+	user, err := userIn(req.GetUser())
 	if err != nil {
 		return nil, err
 	}

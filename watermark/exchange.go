@@ -1,5 +1,7 @@
 package watermark
 
+import "time"
+
 // This file holds what the stores, the owner and the query service hand one
 // another, so that none of them needs to import another.
 
@@ -215,6 +217,21 @@ type PushMark struct {
 	// off on the sequenced log, plus 1. 0: none.
 	Seq    Seq
 	Offset int64
+}
+
+// Connection is a device of a user at a gateway.
+type Connection struct {
+	User   UserID
+	Device string // may be empty
+	// Node names the gateway, without a slash: the same device may be at two for
+	// a moment.
+	Node string
+}
+
+// Presence is what is known of where a user is.
+type Presence struct {
+	Devices  []string  // connected, each once, in no order; empty: none is
+	LastSeen time.Time // zero: not lately
 }
 
 // List is all conversations in which a user has a member row, former ones too,

@@ -363,7 +363,7 @@ func (s *Stage) countBatch(b *batch) {
 
 // countLots counts lots that are done, once, however often they were tried.
 func (s *Stage) countLots(lots []*lot, refused []letter) {
-	m := s.metrics
+	m, now := s.metrics, s.cfg.Now()
 	for _, l := range refused {
 		m.refused.WithLabelValues(reasonWord(l.reason)).Inc()
 	}
@@ -371,6 +371,9 @@ func (s *Stage) countLots(lots []*lot, refused []letter) {
 		for i := range l.batch.Inputs {
 			in, out := &l.batch.Inputs[i], &l.alloc.Outcomes[i]
 			m.inputs.WithLabelValues(kindWord(in), verdictWord(out.Verdict)).Inc()
+			if in.Act == watermark.ActSend && out.Verdict == watermark.Accepted {
+				m.sequenced.Reached(in.Time, now)
+			}
 			if out.Verdict == watermark.Refused && in.Message == nil && in.Caller != "" {
 				m.refused.WithLabelValues(reasonWord(out.Reason)).Inc()
 			}

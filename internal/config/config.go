@@ -153,7 +153,14 @@ type Audit struct {
 
 // Admin configures the operator's port.
 type Admin struct {
-	Listen string `koanf:"listen" doc:"Address of /metrics, /healthz and /readyz. Empty: none."`
+	Listen string `koanf:"listen" doc:"Address of /metrics, /healthz, /readyz and /status. Empty: none."`
+	Debug  string `koanf:"debug" doc:"Serve profiles (/debug/pprof/) there, and let the log's level be changed: on, off, or loopback, which is on only where admin.listen is a loopback address."`
+}
+
+// Debugs tells whether profiles are served, and the log's level may be changed.
+func (a Admin) Debugs() bool {
+	host, _, err := net.SplitHostPort(a.Listen)
+	return a.Debug == "on" || a.Debug == "loopback" && err == nil && isLoopback(host)
 }
 
 // Shutdown configures the end.
@@ -197,7 +204,7 @@ func Default() Config {
 		Auth:     Auth{Refresh: 15 * time.Minute, Leeway: 30 * time.Second, ScopeClaim: "scope", AdminScope: "tidemark:admin"},
 		Audit:    Audit{Rate: 2000, Patience: time.Minute},
 		Lag:      Lag{Every: 10 * time.Second},
-		Admin:    Admin{Listen: "127.0.0.1:8082"},
+		Admin:    Admin{Listen: "127.0.0.1:8082", Debug: "loopback"},
 		Shutdown: Shutdown{Timeout: 25 * time.Second},
 		Log:      Log{Level: "info", Format: "text"},
 		Limits: Limits{
@@ -287,6 +294,7 @@ func (c *Config) Validate() error {
 	if c.Admin.Listen != "" {
 		addresses("admin.listen", []string{c.Admin.Listen})
 	}
+	oneOf("admin.debug", c.Admin.Debug, "on", "off", "loopback")
 	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf("log.format", c.Log.Format, "text", "json")
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net/http"
 	"sync"
 	"time"
 
@@ -86,6 +87,8 @@ type Config struct {
 	MaxInFlight int
 	// MaxRequest is how many bytes a request may have. 0: 4 MiB.
 	MaxRequest int
+	// Wrap is put around the whole handler that Serve serves. Nil: nothing.
+	Wrap func(http.Handler) http.Handler
 	// NoReflection leaves out gRPC reflection.
 	NoReflection bool
 

@@ -47,7 +47,7 @@ func openService(ctx context.Context, cfg config.Config, roles []stack.Role, log
 		}
 		s.serveAdmin(context.WithoutCancel(ctx), handler)
 	}
-	s.stack, err = stack.Open(ctx, stack.Config{Config: cfg, Roles: roles, Logger: logger, Registry: registry, Health: health})
+	s.stack, err = stack.Open(ctx, stack.Config{Config: cfg, Roles: roles, Logger: logger, Registry: registry, Health: health, Version: thisBuild().String()})
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"net"
 	"strings"
 	"testing"
 
@@ -47,12 +46,7 @@ func TestStatusOfAProcessThatWaits(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	admin := ln.Addr().String()
-	ln.Close()
+	admin := freeAddress(t)
 	run := start(t, "run", "sync", "--set", "kafka.brokers="+emb.Config.Kafka.Brokers[0], "--set", "kafka.create_topics=true",
 		"--set", "sync.listen=127.0.0.1:0", "--set", "history.path=", "--set", "redis.addresses=127.0.0.1:1",
 		"--set", "admin.listen="+admin, "--set", "admin.debug=off")

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +41,7 @@ type Config struct {
 	Admin    Admin    `koanf:"admin"`
 	Shutdown Shutdown `koanf:"shutdown"`
 	Log      Log      `koanf:"log"`
+	Tracing  Tracing  `koanf:"tracing"`
 	Limits   Limits   `koanf:"limits"`
 }
 
@@ -174,6 +176,12 @@ type Log struct {
 	Format string `koanf:"format" doc:"text or json."`
 }
 
+// Tracing configures where spans go.
+type Tracing struct {
+	Endpoint string  `koanf:"endpoint" secret:"true" doc:"URL of an OTLP collector (HTTP), as http://127.0.0.1:4318. Empty: nothing is traced."`
+	Ratio    float64 `koanf:"ratio" doc:"Part of the traces that begin in Tidemark that is kept, 0 to 1. What a producer or caller traces always is."`
+}
+
 // Limits bounds what producers may send, and what callers of the query service
 // may ask for.
 type Limits struct {
@@ -207,6 +215,7 @@ func Default() Config {
 		Admin:    Admin{Listen: "127.0.0.1:8082", Debug: "loopback"},
 		Shutdown: Shutdown{Timeout: 25 * time.Second},
 		Log:      Log{Level: "info", Format: "text"},
+		Tracing:  Tracing{Ratio: 0.01},
 		Limits: Limits{
 			MaxBody: 64 << 10, MaxRequest: 4 << 20, InFlight: 10_000,
 			UserRequests: 100, UserBurst: 500, UserBytes: 8 << 20, UserBytesBurst: 64 << 20, UserInFlight: 32,
@@ -295,6 +304,12 @@ func (c *Config) Validate() error {
 		addresses("admin.listen", []string{c.Admin.Listen})
 	}
 	oneOf("admin.debug", c.Admin.Debug, "on", "off", "loopback")
+	if c.Tracing.Ratio < 0 || c.Tracing.Ratio > 1 {
+		bad("tracing.ratio", "must be within 0..1, is %v", c.Tracing.Ratio)
+	}
+	if u, err := url.Parse(c.Tracing.Endpoint); c.Tracing.Endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		bad("tracing.endpoint", "is no http or https URL")
+	}
 	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf("log.format", c.Log.Format, "text", "json")
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })

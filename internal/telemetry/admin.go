@@ -87,8 +87,8 @@ func AdminHandler(cfg AdminConfig) (http.Handler, error) {
 		mux.Handle("PUT /log-level", cfg.debugging(setLevel(cfg.Level)))
 	}
 	for path, h := range map[string]http.HandlerFunc{
-		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
-		"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
+		// Not the command line: --set may hold a password.
+		"/debug/pprof/": pprof.Index, "/debug/pprof/profile": pprof.Profile, "/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
 	} {
 		mux.Handle(path, cfg.debugging(h))
 	}

@@ -23,7 +23,7 @@ import (
 )
 
 // NewLogger makes a logger of the given level (debug, info, warn, error) and
-// format (text, json).
+// format (text, json). Lines whose context belongs to a trace name it.
 func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	log, _, err := NewLeveled(w, level, format)
 	return log, err
@@ -39,9 +39,9 @@ func NewLeveled(w io.Writer, level, format string) (*slog.Logger, *slog.LevelVar
 	opts := &slog.HandlerOptions{Level: l}
 	switch format {
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, opts)), l, nil
+		return slog.New(traceHandler{slog.NewJSONHandler(w, opts)}), l, nil
 	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), l, nil
+		return slog.New(traceHandler{slog.NewTextHandler(w, opts)}), l, nil
 	}
 	return nil, nil, fmt.Errorf("telemetry: log format %q is neither text nor json", format)
 }

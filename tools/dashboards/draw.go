@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"image/color"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,8 +97,8 @@ func asLine(s series, legend string, since time.Duration) line {
 		at, ok := v[0].(float64)
 		text, _ := v[1].(string)
 		value, err := strconv.ParseFloat(text, 64)
-		if !ok || err != nil || value != value {
-			continue // not a number: a quantile of nothing
+		if !ok || err != nil || math.IsNaN(value) || math.IsInf(value, 0) {
+			continue // a quantile, or a ratio, of nothing
 		}
 		l.points = append(l.points, plotter.XY{X: at - start, Y: value})
 		l.high = max(l.high, value)

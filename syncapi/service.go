@@ -88,6 +88,9 @@ type Config struct {
 	MaxRequest int
 	// NoReflection leaves out gRPC reflection.
 	NoReflection bool
+	// Origins are those of web pages that may call from a browser, each as
+	// scheme://host[:port], or "*" for all. Empty: only pages of the same host.
+	Origins []string
 
 	// ClosedGroups hides groups from users who never had a window in them, also
 	// when somebody asks who is trusted. False: such a user sees everything,
@@ -134,6 +137,11 @@ func (c *Config) check() error {
 	}
 	if _, err := watermark.ParseUserID(c.NodeID); err != nil || len(c.NodeID) > maxNodeID {
 		faults = append(faults, fmt.Errorf("node id %q is not 1-%d bytes of [A-Za-z0-9._~@-]", c.NodeID, maxNodeID))
+	}
+	for _, o := range c.Origins {
+		if err := checkOrigin(o); err != nil {
+			faults = append(faults, err)
+		}
 	}
 	for _, n := range []struct {
 		name  string

@@ -130,6 +130,7 @@ type Sync struct {
 	AnswerTimeout time.Duration `koanf:"answer_timeout" doc:"How long a call waits for the owner of a conversation."`
 	Reflection    bool          `koanf:"reflection" doc:"Serve gRPC reflection, to everybody who can reach the port."`
 	Origins       []string      `koanf:"origins" doc:"Origins of web pages that may call from a browser, each scheme://host[:port]; * for all. Empty: pages of the same host only."`
+	Console       Console       `koanf:"console"`
 	TLS           ServerTLS     `koanf:"tls"`
 }
 
@@ -286,6 +287,7 @@ func (c *Config) Validate() error {
 		bad("limits.max_body", "must be within 1..1048576, is %d", c.Limits.MaxBody)
 	}
 	c.validateAccess(bad)
+	c.validateConsole(bad)
 	c.validateToOffline(bad)
 	c.validateLimits(bad)
 	if c.Admin.Listen != "" {

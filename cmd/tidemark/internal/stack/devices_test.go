@@ -414,6 +414,6 @@ func (p *phone) misses(ids map[string]int, top map[string]bool) error {
 func TestDevicesThatAreKilledEndComplete(t *testing.T) {
 	s := newStreet(t)
 	s.addGo("one", "two")
-	s.live(rand.New(rand.NewPCG(1, 2)), func(step int) bool { return step < 60 })
+	s.live(rand.New(rand.NewPCG(1, 2)), func(step int) bool { return step < 40 })
 	s.settled()
 }

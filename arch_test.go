@@ -66,6 +66,7 @@ var homes = map[string][]string{
 	"connectrpc.com/connect":                                  {"syncapi", "client", "api/tidemark/v1/tidemarkv1connect", "cmd/tidemark", "gateway"},
 	"connectrpc.com/grpchealth":                               {"syncapi"},
 	"connectrpc.com/grpcreflect":                              {"syncapi"},
+	"connectrpc.com/cors":                                     {"syncapi"},
 	"github.com/centrifugal/centrifuge":                       {"gateway"},
 	"github.com/centrifugal/centrifuge-go":                    {"client"},
 	"github.com/failsafe-go/failsafe-go/circuitbreaker":       {"consumers/tooffline"},

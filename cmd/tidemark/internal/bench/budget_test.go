@@ -136,7 +136,7 @@ func (a *answers) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPi
 // decide answers EVALSHA sha 10 keys... arguments...: each message, which begins
 // with "s", gets the next seq of its conversation.
 func (a *answers) decide(args []any) []any {
-	key := args[3].(string)
+	key := *args[3].(*string)
 	n := 0
 	for _, x := range args[13:] {
 		if x == "s" {

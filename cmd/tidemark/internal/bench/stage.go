@@ -235,7 +235,7 @@ func stageOf(cfg *StageConfig) (func(partition int32) (worker, error), error) {
 		if h, err = hot.New(hot.Config{Redis: cfg.Redis, Space: space, Decode: wire.DecodeMessage}); err != nil {
 			return nil, err
 		}
-		if alloc, err = seqalloc.New(seqalloc.Config{Redis: cfg.Redis, Space: space, Encode: wire.EncodeMessage}); err != nil {
+		if alloc, err = seqalloc.New(seqalloc.Config{Redis: cfg.Redis, Space: space, Append: wire.AppendMessage}); err != nil {
 			return nil, err
 		}
 	}

@@ -118,6 +118,7 @@ func (a *arguments) batch(l *Allocator, b *watermark.Batch, now int64) {
 		in := &b.Inputs[i]
 		a.input(l, b.Conversation, in, index(in.Origin.Partition))
 	}
+	a.text(b.Token)
 	if b.Place.Number <= 0 {
 		a.words = append(a.words, "", 0)
 		return

@@ -96,7 +96,7 @@ func (a *app) dev(ctx context.Context, f devFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, emb.Cluster.Close()) }()
-	svc, err := openService(ctx, emb.Config, stack.Roles(), logger)
+	svc, err := openService(ctx, emb.Config, append(stack.RolesFor(emb.Config), stack.Lag), logger)
 	if err != nil {
 		return interrupted(ctx, err)
 	}

@@ -140,7 +140,7 @@ func (s *Stage) flush(ctx context.Context, reason string, end int64) error {
 	s.marks.clear()
 	s.metrics.flushes.WithLabelValues(reason).Inc()
 	s.metrics.flushed.Add(float64(len(rows)))
-	s.metrics.pending.Add(float64(s.marks.grown()))
+	s.showPending()
 	return s.raise(ctx)
 }
 

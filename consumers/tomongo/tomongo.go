@@ -59,7 +59,7 @@ func New(cfg Config) (*Projector, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Projector{cfg: cfg, metrics: newMetrics(cfg.Registerer)}, nil
+	return &Projector{cfg: cfg, metrics: newMetrics(cfg.Registerer, cfg.Now)}, nil
 }
 
 // Stage gives the stage of a fresh claim of a partition of the sequenced log.
@@ -132,8 +132,14 @@ func unskippable(err error) error {
 // the durable offset and comes again.
 func (s *Stage) Close() error {
 	s.marks.clear()
-	s.metrics.pending.Add(float64(s.marks.grown()))
+	s.showPending()
 	return nil
+}
+
+// showPending tells the gauges what is pending.
+func (s *Stage) showPending() {
+	s.metrics.pending.Add(float64(s.marks.grown()))
+	s.metrics.oldest.set(s, s.marks.since)
 }
 
 func (s *Stage) settle() int64 {
@@ -163,9 +169,7 @@ func (s *Stage) write(ctx context.Context, p *piece) error {
 		if err := s.handBack(ctx, p, written); err != nil {
 			return fmt.Errorf("tomongo: hand conflicts back: %w", err)
 		}
-		for _, f := range written.Rows {
-			s.metrics.rows.WithLabelValues(fateWord(f)).Inc()
-		}
+		s.metrics.written(p.change.Rows, written.Rows, s.cfg.Now())
 	}
 	if err := s.retire(ctx, p); err != nil {
 		return err
@@ -183,7 +187,7 @@ func (s *Stage) write(ctx context.Context, p *piece) error {
 	}
 	s.marks.advanced(n, s.cfg.Now())
 	s.metrics.advances.Add(float64(n))
-	s.metrics.pending.Add(float64(s.marks.grown()))
+	s.showPending()
 	return nil
 }
 

@@ -64,7 +64,12 @@ type Config struct {
 	Truth     Truth
 	Marks     Marks
 	Deliverer Deliverer
+	// Offline takes messages for those who may be absent. Nil: nobody is told.
+	Offline Offline
 
+	// OfflineMembers is the number of recipients above which only those whom a
+	// message mentions are offered to Offline. 0: DefaultOfflineMembers.
+	OfflineMembers int
 	// CacheMembers bounds the members that one partition keeps in memory, all
 	// conversations together. One that is larger by itself is kept alone. 0:
 	// DefaultCacheMembers.
@@ -96,6 +101,10 @@ func (c *Config) fill() error {
 	need(c.CacheMembers >= 0, "CacheMembers must not be negative")
 	need(c.MaxAge >= 0, "MaxAge must not be negative")
 	need(c.MaxUsers >= 0, "MaxUsers must not be negative")
+	need(c.OfflineMembers >= 0, "OfflineMembers must not be negative")
+	if c.OfflineMembers == 0 {
+		c.OfflineMembers = DefaultOfflineMembers
+	}
 	if c.CacheMembers == 0 {
 		c.CacheMembers = DefaultCacheMembers
 	}

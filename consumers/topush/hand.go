@@ -16,8 +16,11 @@ const maxHand = 10_000
 type hand struct {
 	stage      *Stage
 	deliveries []Delivery
-	users      int
+	offers     []Offer
+	users      int      // of both
+	told       int      // of deliveries
 	events     []string // kinds, for the counter
+	sent       []int64  // record times of the messages
 	progress   []progress
 	// reach is the highest seq gathered of each conversation: a record that
 	// stands twice in one batch is a replay too.
@@ -61,7 +64,7 @@ func (h *hand) record(ctx context.Context, r *roster, rec *timed) error {
 		for i := range run.Messages {
 			one := watermark.MessagesSequenced{Policy: run.Policy, Messages: run.Messages[i : i+1 : i+1]}
 			r.follow(one, rec.Offset)
-			if err := h.message(ctx, r, one, skip != ""); err != nil {
+			if err := h.message(ctx, r, one, skip); err != nil {
 				return err
 			}
 		}
@@ -71,13 +74,18 @@ func (h *hand) record(ctx context.Context, r *roster, rec *timed) error {
 }
 
 // message gathers one message, unless a message of its seq was handed off.
-func (h *hand) message(ctx context.Context, r *roster, one watermark.MessagesSequenced, skip bool) error {
+func (h *hand) message(ctx context.Context, r *roster, one watermark.MessagesSequenced, skip string) error {
 	m := &one.Messages[0]
-	if !skip && m.Seq <= max(r.mark.Seq, h.reach[r]) {
-		h.stage.metrics.skipped.WithLabelValues("replay").Inc()
+	if skip != "replay" && m.Seq <= max(r.mark.Seq, h.reach[r]) {
+		if skip == "" {
+			h.stage.metrics.skipped.WithLabelValues("replay").Inc()
+		}
 		return nil
 	}
-	if !skip {
+	if skip == "old" {
+		h.offer(r, m, r.seeing(m.Seq))
+	}
+	if skip == "" {
 		d := Delivery{Event: one, ExceptDevice: m.Device}
 		if m.Device != "" {
 			d.ExceptUser = m.Sender
@@ -91,10 +99,15 @@ func (h *hand) message(ctx context.Context, r *roster, one watermark.MessagesSeq
 		if err := h.add(ctx, r, d, to.open); err != nil {
 			return err
 		}
+		h.offer(r, m, to)
 		h.events = append(h.events, kindWord(one))
+		h.sent = append(h.sent, m.RecordTime)
 	}
 	h.progress = append(h.progress, progress{r, m.Seq, 0})
 	h.reach[r] = m.Seq
+	if h.users >= maxHand {
+		return h.flush(ctx)
+	}
 	return nil
 }
 
@@ -163,6 +176,7 @@ func (h *hand) add(ctx context.Context, r *roster, d Delivery, users []watermark
 	for chunk := range slices.Chunk(users, h.stage.cfg.MaxUsers) {
 		d.Users = chunk
 		h.deliveries = append(h.deliveries, d)
+		h.told += len(chunk)
 		if h.users += len(chunk); h.users >= maxHand {
 			if err := h.flush(ctx); err != nil {
 				return err
@@ -180,9 +194,18 @@ func (h *hand) flush(ctx context.Context) error {
 			return fmt.Errorf("topush: deliver %d events: %w", len(h.deliveries), err)
 		}
 	}
-	s.metrics.recipients.Add(float64(h.users))
+	if len(h.offers) > 0 {
+		if err := s.cfg.Offline.Offer(ctx, h.offers); err != nil {
+			return fmt.Errorf("topush: offer %d messages: %w", len(h.offers), err)
+		}
+	}
+	s.metrics.recipients.Add(float64(h.told))
 	for _, kind := range h.events {
 		s.metrics.events.WithLabelValues(kind).Inc()
+	}
+	now := s.cfg.Now()
+	for _, sent := range h.sent {
+		s.metrics.pushed.Reached(sent, now)
 	}
 	for _, p := range h.progress {
 		m := &p.roster.mark

@@ -35,6 +35,8 @@ func (s *Stack) part(r Role) (*part, error) {
 		return s.gatewayPart(), nil
 	case Audit:
 		return s.auditPart()
+	case Lag:
+		return s.lagPart()
 	}
 	return nil, fmt.Errorf("unknown role %q", r)
 }
@@ -91,8 +93,12 @@ func (s *Stack) toMongoPart() (*part, error) {
 }
 
 func (s *Stack) toPushPart() (*part, error) {
+	offline, err := s.offline()
+	if err != nil {
+		return nil, err
+	}
 	push, err := topush.New(topush.Config{
-		Truth: s.truth, Marks: s.hot, Deliverer: deliverer{s.gateway},
+		Truth: s.truth, Marks: s.hot, Deliverer: deliverer{s.gateway}, Offline: offline, OfflineMembers: s.cfg.ToOffline.MentionOnlyAbove,
 		CacheMembers: s.cfg.ToPush.CacheMembers, MaxAge: s.cfg.ToPush.MaxAge,
 		Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 	})

@@ -37,6 +37,7 @@ var arrows = map[string][]string{
 	"syncapi":                 {"api/...", "watermark", "internal/fault"},
 	"gateway":                 {"api/...", "watermark", "internal/fault"},
 	"client":                  {"api/...", "watermark"},
+	"console":                 {},
 	"client/sqlite":           {"api/...", "client", "watermark"},
 	"examples/...":            {"api/...", "client", "client/...", "watermark"},
 	"internal/config":         {},

@@ -91,6 +91,7 @@ type groupMetrics struct {
 	batchSize  prometheus.Observer
 	handle     prometheus.Observer
 	flush      prometheus.Observer
+	lastFlush  prometheus.Gauge
 	retries    *prometheus.CounterVec
 	partitions prometheus.Gauge
 	errs       *prometheus.CounterVec
@@ -150,6 +151,7 @@ func newGroupMetrics(reg prometheus.Registerer, stage string) *groupMetrics {
 		batchSize:  histograms(reg, "tidemark_pipeline_batch_records", "Records per handled batch.", []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}, "stage").With(l),
 		handle:     histograms(reg, "tidemark_pipeline_handle_seconds", "Time of one attempt to handle a batch, good or bad.", seconds, "stage").With(l),
 		flush:      histograms(reg, "tidemark_pipeline_flush_seconds", "Time of one attempt to flush a stage, good or bad.", seconds, "stage").With(l),
+		lastFlush:  gauges(reg, "tidemark_pipeline_last_flush_timestamp_seconds", "When a stage was last flushed with success, in seconds since 1970; 0: not yet.", "stage").With(l),
 		retries:    counters(reg, "tidemark_pipeline_retries_total", "Failed attempts of a stage that are repeated in place, by reason.", "stage", "reason").MustCurryWith(l),
 		partitions: gauges(reg, "tidemark_pipeline_claimed_partitions", "Partitions claimed by this process.", "stage").With(l),
 		errs:       counters(reg, "tidemark_pipeline_consumer_errors_total", "Errors of the group's connection, by reason.", "stage", "reason").MustCurryWith(l),

@@ -245,6 +245,7 @@ func (r *runner) flush(until, work context.Context) error {
 		if err != nil {
 			return err
 		}
+		r.g.metrics.lastFlush.SetToCurrentTime()
 		r.lagging = time.Time{} // the next one is due after a whole FlushEvery
 		return r.settled(durable)
 	})

@@ -1,7 +1,11 @@
 package watermark
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -36,18 +40,46 @@ type Device struct {
 	RegisteredAt int64
 }
 
-// Check reports what is wrong with d. The error wraps ErrBadID where an id is.
-func (d *Device) Check() error {
-	if err := CheckKey("device", d.ID); err != nil {
-		return err
-	}
+// CheckToken reports what is wrong with d's token.
+func (d *Device) CheckToken() error {
 	switch {
-	case d.Platform != FCM && d.Platform != APNs:
-		return fmt.Errorf("platform %s is none of fcm, apns", quote(string(d.Platform)))
 	case d.Token == "" || len(d.Token) > MaxTokenLen:
-		return fmt.Errorf("token has %d bytes, must have 1..%d", len(d.Token), MaxTokenLen)
+		return fmt.Errorf("it has %d bytes, must have 1..%d", len(d.Token), MaxTokenLen)
 	case !utf8.ValidString(d.Token) || strings.ContainsFunc(d.Token, unicode.IsControl):
-		return fmt.Errorf("token has a control character or is not valid UTF-8")
+		return errors.New("it has a control character or is not valid UTF-8")
 	}
 	return nil
+}
+
+// DeviceKey names a token of a platform: 32 bytes, which tell nothing of it.
+type DeviceKey [sha256.Size]byte
+
+// Key names d's token.
+func (d *Device) Key() DeviceKey {
+	return sha256.Sum256([]byte(string(d.Platform) + "\x00" + d.Token))
+}
+
+// DeviceRow is a device with its user.
+type DeviceRow struct {
+	User   UserID
+	Device Device
+}
+
+// SurplusDevices gives those of a user's devices that are not to be kept: of
+// several tokens under one id all but the one registered last, and beyond
+// MaxDevices those registered longest ago. The order of devices is changed.
+func SurplusDevices(devices []Device) (surplus []Device) {
+	slices.SortFunc(devices, func(a, b Device) int {
+		ka, kb := a.Key(), b.Key()
+		return cmp.Or(cmp.Compare(b.RegisteredAt, a.RegisteredAt), slices.Compare(ka[:], kb[:]))
+	})
+	kept := make(map[string]bool)
+	for _, d := range devices {
+		if kept[d.ID] || len(kept) == MaxDevices {
+			surplus = append(surplus, d)
+			continue
+		}
+		kept[d.ID] = true
+	}
+	return surplus
 }

@@ -114,6 +114,7 @@ func (a *app) devConfig(f devFlags) (config.Config, error) {
 	base := config.Default()
 	base.Kafka.Partitions = 4
 	base.Log.Level = "warn"
+	base.Sync.Console.Enabled = true
 	for _, x := range []struct {
 		key, value string
 	}{{"sync.listen", f.sync}, {"gateway.listen", f.gateway}, {"admin.listen", f.admin}} {

@@ -129,6 +129,7 @@ type Sync struct {
 	PageBytes     int           `koanf:"page_bytes" doc:"Bytes of messages in one answer of Pull."`
 	AnswerTimeout time.Duration `koanf:"answer_timeout" doc:"How long a call waits for the owner of a conversation."`
 	Reflection    bool          `koanf:"reflection" doc:"Serve gRPC reflection, to everybody who can reach the port."`
+	Console       Console       `koanf:"console"`
 	TLS           ServerTLS     `koanf:"tls"`
 }
 
@@ -285,6 +286,7 @@ func (c *Config) Validate() error {
 		bad("limits.max_body", "must be within 1..1048576, is %d", c.Limits.MaxBody)
 	}
 	c.validateAccess(bad)
+	c.validateConsole(bad)
 	c.validateToOffline(bad)
 	c.validateLimits(bad)
 	if c.Admin.Listen != "" {

@@ -41,6 +41,13 @@ const (
 	qScanMembers query = "scan members"
 	qCount       query = "count"
 	qPositions   query = "positions"
+
+	qPutDevice   query = "put device"
+	qCutDevice   query = "cut device"
+	qDropDevice  query = "drop device"
+	qOwnDevices  query = "own devices"
+	qDevices     query = "devices"
+	qScanDevices query = "scan devices"
 )
 
 const convColumns = "c.id, c.min, c.max, c.policy, c.repair_number, c.repair_from, c.last_time, c.changed_at, c.override"
@@ -55,8 +62,16 @@ const memberColumns = "m.conversation, m.user, m.version, m.last_membership, m.r
 const wholeMember = memberColumns + `, CASE WHEN m.own_count > 0 THEN (SELECT json_group_array(o.seq ORDER BY o.seq)
 	FROM own o WHERE o.conversation = m.conversation AND o.user = m.user) END`
 
+const deviceColumns = "user, device, platform, token, registered_at"
+
 var writes = map[query]string{
-	qStanding: `SELECT sender, client_id, hash FROM messages WHERE conversation = ? AND seq = ?`,
+	qPutDevice: `INSERT INTO devices AS d (key, user, device, platform, token, registered_at) VALUES (?, ?, ?, ?, ?, ?)
+		ON CONFLICT DO UPDATE SET user = excluded.user, device = excluded.device, registered_at = excluded.registered_at
+		WHERE excluded.registered_at >= d.registered_at`,
+	qCutDevice:  `DELETE FROM devices WHERE key = ?`,
+	qDropDevice: `DELETE FROM devices WHERE user = ?1 AND device = ?2 AND (?3 = '' OR token = ?3)`,
+	qOwnDevices: `SELECT ` + deviceColumns + ` FROM devices WHERE user = ?`,
+	qStanding:   `SELECT sender, client_id, hash FROM messages WHERE conversation = ? AND seq = ?`,
 	// The first revoke stands, so that a log that is read again changes nothing.
 	qRevoke: `UPDATE messages SET body_type = 0, body = NULL, mentions = NULL, attributes = NULL, revoked_by = ?, revoked_at = ?
 		WHERE conversation = ? AND seq = ? AND revoked_at IS NULL`,
@@ -118,6 +133,9 @@ var reads = map[query]string{
 	qScanMembers: `SELECT ` + wholeMember + ` FROM members m INDEXED BY members_by_user
 		WHERE (m.user, m.conversation) > (?1, ?2) ORDER BY m.user, m.conversation LIMIT ?3`,
 	// Messages are not counted: that would read all of them, bodies too.
-	qCount:     `SELECT count(*), coalesce(sum(max(0, max - max(min, 1) + 1)), 0), (SELECT count(*) FROM members) FROM conversations`,
+	qCount:       `SELECT count(*), coalesce(sum(max(0, max - max(min, 1) + 1)), 0), (SELECT count(*) FROM members) FROM conversations`,
+	qDevices:     `SELECT ` + deviceColumns + ` FROM devices WHERE user = ? ORDER BY device`,
+	qScanDevices: `SELECT ` + deviceColumns + ` FROM devices WHERE key > ? ORDER BY key LIMIT ?`,
+
 	qPositions: `SELECT topic, topic_id, partition, next FROM positions ORDER BY topic, topic_id, partition`,
 }

@@ -2328,7 +2328,7 @@ var File_tidemark_v1_sync_proto protoreflect.FileDescriptor
 
 const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\n" +
-	"\x16tidemark/v1/sync.proto\x12\vtidemark.v1\x1a\x19tidemark/v1/message.proto\"c\n" +
+	"\x16tidemark/v1/sync.proto\x12\vtidemark.v1\x1a\x19tidemark/v1/devices.proto\x1a\x19tidemark/v1/message.proto\"c\n" +
 	"\vSendRequest\x122\n" +
 	"\amessage\x18\x01 \x01(\v2\x18.tidemark.v1.SendMessageR\amessage\x12 \n" +
 	"\fwait_for_seq\x18\x02 \x01(\bR\n" +
@@ -2532,7 +2532,8 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\x04Keep\x12\x14\n" +
 	"\x10KEEP_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rKEEP_NEAR_END\x10\x01\x12\x13\n" +
-	"\x0fKEEP_NEAR_BEGIN\x10\x022\xa3\t\n" +
+	"\x0fKEEP_NEAR_BEGIN\x10\x022\xdf\n" +
+	"\n" +
 	"\vSyncService\x12;\n" +
 	"\x04Send\x12\x18.tidemark.v1.SendRequest\x1a\x19.tidemark.v1.SendResponse\x12;\n" +
 	"\x04Pull\x12\x18.tidemark.v1.PullRequest\x1a\x19.tidemark.v1.PullResponse\x12V\n" +
@@ -2550,7 +2551,9 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\vRaiseMinSeq\x12\x1f.tidemark.v1.RaiseMinSeqRequest\x1a\x1c.tidemark.v1.CommandResponse\x12B\n" +
 	"\x06Revoke\x12\x1a.tidemark.v1.RevokeRequest\x1a\x1c.tidemark.v1.CommandResponse\x12h\n" +
 	"\x19SetConversationAttributes\x12-.tidemark.v1.SetConversationAttributesRequest\x1a\x1c.tidemark.v1.CommandResponse\x12T\n" +
-	"\x0fSetUnreadPolicy\x12#.tidemark.v1.SetUnreadPolicyRequest\x1a\x1c.tidemark.v1.CommandResponseB<Z:github.com/tidemark-im/tidemark/api/tidemark/v1;tidemarkv1b\x06proto3"
+	"\x0fSetUnreadPolicy\x12#.tidemark.v1.SetUnreadPolicyRequest\x1a\x1c.tidemark.v1.CommandResponse\x12Y\n" +
+	"\x0eRegisterDevice\x12\".tidemark.v1.RegisterDeviceRequest\x1a#.tidemark.v1.RegisterDeviceResponse\x12_\n" +
+	"\x10UnregisterDevice\x12$.tidemark.v1.UnregisterDeviceRequest\x1a%.tidemark.v1.UnregisterDeviceResponseB<Z:github.com/tidemark-im/tidemark/api/tidemark/v1;tidemarkv1b\x06proto3"
 
 var (
 	file_tidemark_v1_sync_proto_rawDescOnce sync.Once
@@ -2605,6 +2608,10 @@ var file_tidemark_v1_sync_proto_goTypes = []any{
 	(*Message)(nil),                          // 35: tidemark.v1.Message
 	(UnreadPolicy)(0),                        // 36: tidemark.v1.UnreadPolicy
 	(History)(0),                             // 37: tidemark.v1.History
+	(*RegisterDeviceRequest)(nil),            // 38: tidemark.v1.RegisterDeviceRequest
+	(*UnregisterDeviceRequest)(nil),          // 39: tidemark.v1.UnregisterDeviceRequest
+	(*RegisterDeviceResponse)(nil),           // 40: tidemark.v1.RegisterDeviceResponse
+	(*UnregisterDeviceResponse)(nil),         // 41: tidemark.v1.UnregisterDeviceResponse
 }
 var file_tidemark_v1_sync_proto_depIdxs = []int32{
 	34, // 0: tidemark.v1.SendRequest.message:type_name -> tidemark.v1.SendMessage
@@ -2645,23 +2652,27 @@ var file_tidemark_v1_sync_proto_depIdxs = []int32{
 	29, // 35: tidemark.v1.SyncService.Revoke:input_type -> tidemark.v1.RevokeRequest
 	19, // 36: tidemark.v1.SyncService.SetConversationAttributes:input_type -> tidemark.v1.SetConversationAttributesRequest
 	20, // 37: tidemark.v1.SyncService.SetUnreadPolicy:input_type -> tidemark.v1.SetUnreadPolicyRequest
-	3,  // 38: tidemark.v1.SyncService.Send:output_type -> tidemark.v1.SendResponse
-	7,  // 39: tidemark.v1.SyncService.Pull:output_type -> tidemark.v1.PullResponse
-	11, // 40: tidemark.v1.SyncService.GetWatermarks:output_type -> tidemark.v1.GetWatermarksResponse
-	14, // 41: tidemark.v1.SyncService.SyncConversations:output_type -> tidemark.v1.SyncConversationsResponse
-	17, // 42: tidemark.v1.SyncService.WhoHasRead:output_type -> tidemark.v1.WhoHasReadResponse
-	24, // 43: tidemark.v1.SyncService.SetReadSeq:output_type -> tidemark.v1.ReadResponse
-	24, // 44: tidemark.v1.SyncService.MarkMessagesRead:output_type -> tidemark.v1.ReadResponse
-	24, // 45: tidemark.v1.SyncService.MarkConversationRead:output_type -> tidemark.v1.ReadResponse
-	30, // 46: tidemark.v1.SyncService.Join:output_type -> tidemark.v1.CommandResponse
-	30, // 47: tidemark.v1.SyncService.Leave:output_type -> tidemark.v1.CommandResponse
-	30, // 48: tidemark.v1.SyncService.Clear:output_type -> tidemark.v1.CommandResponse
-	30, // 49: tidemark.v1.SyncService.RaiseMinSeq:output_type -> tidemark.v1.CommandResponse
-	30, // 50: tidemark.v1.SyncService.Revoke:output_type -> tidemark.v1.CommandResponse
-	30, // 51: tidemark.v1.SyncService.SetConversationAttributes:output_type -> tidemark.v1.CommandResponse
-	30, // 52: tidemark.v1.SyncService.SetUnreadPolicy:output_type -> tidemark.v1.CommandResponse
-	38, // [38:53] is the sub-list for method output_type
-	23, // [23:38] is the sub-list for method input_type
+	38, // 38: tidemark.v1.SyncService.RegisterDevice:input_type -> tidemark.v1.RegisterDeviceRequest
+	39, // 39: tidemark.v1.SyncService.UnregisterDevice:input_type -> tidemark.v1.UnregisterDeviceRequest
+	3,  // 40: tidemark.v1.SyncService.Send:output_type -> tidemark.v1.SendResponse
+	7,  // 41: tidemark.v1.SyncService.Pull:output_type -> tidemark.v1.PullResponse
+	11, // 42: tidemark.v1.SyncService.GetWatermarks:output_type -> tidemark.v1.GetWatermarksResponse
+	14, // 43: tidemark.v1.SyncService.SyncConversations:output_type -> tidemark.v1.SyncConversationsResponse
+	17, // 44: tidemark.v1.SyncService.WhoHasRead:output_type -> tidemark.v1.WhoHasReadResponse
+	24, // 45: tidemark.v1.SyncService.SetReadSeq:output_type -> tidemark.v1.ReadResponse
+	24, // 46: tidemark.v1.SyncService.MarkMessagesRead:output_type -> tidemark.v1.ReadResponse
+	24, // 47: tidemark.v1.SyncService.MarkConversationRead:output_type -> tidemark.v1.ReadResponse
+	30, // 48: tidemark.v1.SyncService.Join:output_type -> tidemark.v1.CommandResponse
+	30, // 49: tidemark.v1.SyncService.Leave:output_type -> tidemark.v1.CommandResponse
+	30, // 50: tidemark.v1.SyncService.Clear:output_type -> tidemark.v1.CommandResponse
+	30, // 51: tidemark.v1.SyncService.RaiseMinSeq:output_type -> tidemark.v1.CommandResponse
+	30, // 52: tidemark.v1.SyncService.Revoke:output_type -> tidemark.v1.CommandResponse
+	30, // 53: tidemark.v1.SyncService.SetConversationAttributes:output_type -> tidemark.v1.CommandResponse
+	30, // 54: tidemark.v1.SyncService.SetUnreadPolicy:output_type -> tidemark.v1.CommandResponse
+	40, // 55: tidemark.v1.SyncService.RegisterDevice:output_type -> tidemark.v1.RegisterDeviceResponse
+	41, // 56: tidemark.v1.SyncService.UnregisterDevice:output_type -> tidemark.v1.UnregisterDeviceResponse
+	40, // [40:57] is the sub-list for method output_type
+	23, // [23:40] is the sub-list for method input_type
 	23, // [23:23] is the sub-list for extension type_name
 	23, // [23:23] is the sub-list for extension extendee
 	0,  // [0:23] is the sub-list for field type_name
@@ -2672,6 +2683,7 @@ func file_tidemark_v1_sync_proto_init() {
 	if File_tidemark_v1_sync_proto != nil {
 		return
 	}
+	file_tidemark_v1_devices_proto_init()
 	file_tidemark_v1_message_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

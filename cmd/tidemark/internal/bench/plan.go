@@ -17,6 +17,9 @@ type Costs struct {
 	ToPush                       float64
 	Redis, RedisConversation     float64
 	Kafka                        float64
+	// Driver is of each worker for each record that it reads or appends,
+	// KafkaRecord of Kafka for each record of the sequenced log.
+	Driver, KafkaRecord float64
 	// For each device that is online and gets a message.
 	Gateway float64
 	// Bytes that a conversation takes in Redis beside its messages, one of its
@@ -29,9 +32,9 @@ type Costs struct {
 // DefaultCosts were measured on the machine of docs/performance.md.
 func DefaultCosts() Costs {
 	return Costs{
-		ToRedis: 9, ToRedisConversation: 16, ToMongo: 20, ToMongoConversation: 40, ToPush: 25,
-		Redis: 12, RedisConversation: 55, Kafka: 35, Gateway: 15,
-		ConversationBytes: 1900, MemberBytes: 180, MessageBytes: 330, RowBytes: 260,
+		ToRedis: 12, ToRedisConversation: 6, ToMongo: 20, ToMongoConversation: 35, ToPush: 9, Driver: 30,
+		Redis: 24, RedisConversation: 105, Kafka: 54, KafkaRecord: 76, Gateway: 15,
+		ConversationBytes: 3000, MemberBytes: 180, MessageBytes: 150, RowBytes: 260,
 	}
 }
 
@@ -117,12 +120,12 @@ func (p Plan) Answer() (*Answer, error) {
 	return &Answer{
 		PerBatch: b,
 		Needs: []Need{
-			{"toredis", cores(c.ToRedis, c.ToRedisConversation), 0},
-			{"tomongo", cores(c.ToMongo, c.ToMongoConversation), 0},
-			{"topush", cores(c.ToPush, 0), 0},
+			{"toredis", cores(c.ToRedis+c.Driver, c.ToRedisConversation+c.Driver), 0},
+			{"tomongo", cores(c.ToMongo, c.ToMongoConversation+c.Driver), 0},
+			{"topush", cores(c.ToPush, c.Driver), 0},
 			{"gateway", cores(c.Gateway*p.Online*float64(p.Members), 0), 0},
 			{"redis", cores(c.Redis, c.RedisConversation), memory},
-			{"kafka", cores(c.Kafka, 0), 0},
+			{"kafka", cores(c.Kafka, c.KafkaRecord), 0},
 		},
 		HistoryPerDay: day * (c.RowBytes + float64(p.Size)),
 		LogPerDay:     day * 2 * (150 + float64(p.Size)), // toRedis and sequenced

@@ -2,24 +2,32 @@
 // server-sent events and HTTP streaming, on the centrifuge library.
 //
 // It promises:
-//   - An event that Deliver took is handed to the broker, in the order of the
-//     calls, for every user that was named; each connected device of that user
-//     gets it, save the one that is excepted.
+//   - An event that Deliver took is handed to the broker. What goes to one user,
+//     and what goes to one crowd, is handed over in the order of the calls, and
+//     arrives in it, over a Redis Cluster too.
+//   - What is sent to a user reaches each connected device of that user on any
+//     node, save the one that is excepted.
+//   - What is sent to a crowd, the members of a large conversation, is published
+//     once, whatever their number, and reaches the connected devices of those
+//     whose window contains it. A user who was kicked gets nothing beyond the
+//     kick: whether a node knows of all changes of windows is told with each
+//     event, and while it does not, what comes waits until members were read.
 //   - A slow device never holds up others or buffers without bound: beyond
 //     QueueBytes its connection is closed with a reason, and it catches up by
 //     pulling.
+//   - A node that stops tells its devices to come back, spread over Drain.
 //
 // It does not promise that a device is there, nor that what was on the wire
 // when a connection broke has arrived: seqs tell the client, and it pulls.
 // There is no channel history on purpose: recovery is by seq, from the sync
 // service, which knows windows and revokes. Nor that a connection ends when
 // its user is removed somewhere: it ends when its token does, unless the client
-// brings a new one for the same user.
+// brings a new one for the same user, or when DisconnectUser says so.
 //
 // All methods are safe for concurrent use. With a Redis broker several gateway
 // nodes, and push workers without any connection, share their channels; an
 // unreachable Redis makes Deliver return a transient fault, so that the worker
-// waits and nothing is skipped.
+// waits and nothing is skipped. DESIGN.md says how crowds are kept right.
 package gateway
 
 import (
@@ -29,47 +37,63 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/centrifugal/centrifuge"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/protobuf/encoding/protojson"
 
-	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
-	"github.com/tidemark-im/tidemark/internal/fault"
+	"github.com/tidemark-im/tidemark/api/tidemark/v1/tidemarkv1connect"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
-// DefaultQueueBytes is how much may wait for one connection.
-const DefaultQueueBytes = 1 << 20
+// Defaults of Config.
+const (
+	DefaultQueueBytes    = 1 << 20
+	DefaultDrain         = 5 * time.Second
+	DefaultTransientRate = 5
+)
 
-// ErrRefused is returned by an Authenticate function, wrapped, when the caller
-// may not connect; the connection is closed for good.
-var ErrRefused = errors.New("connection refused")
+// refreshEvery is how often a node tells that its connections stand, and looks
+// again which crowds their users are in.
+const refreshEvery = 25 * time.Second
 
-// ErrExpired is returned by an Authenticate function, wrapped, for a token that
-// was good once; the client may come again with a new one.
-var ErrExpired = errors.New("token has expired")
-
-// Identity is who connected.
-type Identity struct {
-	User   watermark.UserID
-	Device string // may be empty; at most 64 bytes
-	// Expires is when the connection ends unless the client brings a new token
-	// for the same user. Zero: never.
-	Expires time.Time
+// Members reads members of conversations as they are now.
+type Members interface {
+	// Members gives those of users that are members of conv or ever were. complete
+	// tells that conv is small and that all of its members were given, asked for
+	// or not.
+	Members(ctx context.Context, conv watermark.ConversationID, users []watermark.UserID) (members map[watermark.UserID]watermark.Member, complete bool, err error)
 }
 
-// Authenticate finds out who connects, from the token and the JSON data of the
-// connect frame. To renew a connection it is called with its new token and no
-// data. An error that is neither ErrRefused nor ErrExpired means that it cannot
-// be told now; the client comes again.
-type Authenticate func(ctx context.Context, token string, data []byte) (Identity, error)
+// Crowds tells in which crowds users may be.
+type Crowds interface {
+	// Crowds gives the list of each user, in the order of users.
+	Crowds(ctx context.Context, users []watermark.UserID) ([][]watermark.ConversationID, error)
+}
+
+// Presence keeps who is connected, where all nodes find it.
+type Presence interface {
+	Touch(ctx context.Context, conns []watermark.Connection, now time.Time) error
+	Gone(ctx context.Context, conns []watermark.Connection, now time.Time) error
+	Presence(ctx context.Context, users []watermark.UserID, now time.Time) ([]watermark.Presence, error)
+}
 
 // Config says how a gateway runs.
 type Config struct {
 	// Authenticate is required. Trusting is one for development.
 	Authenticate Authenticate
+	// Admin tells whether a bearer token, which may be empty, is an
+	// administrator's: nil, or an error as those of Authenticate, or ErrNotAdmin.
+	// nil: everybody is.
+	Admin func(ctx context.Context, token string) error
+	// Members is required where connections are served.
+	Members Members
+	// Crowds is required where connections are served.
+	Crowds Crowds
+	// Presence keeps who is connected. nil: nobody does.
+	Presence Presence
 	// Redis carries events between processes. Zero: they stay within this one.
 	Redis Redis
 	// Prefix is put before the broker's Redis keys. Empty: "tidemark".
@@ -79,18 +103,29 @@ type Config struct {
 	// UserConnections bounds how many connections one user has to this node.
 	// 0: no bound.
 	UserConnections int
-	// CheckOrigin decides on browsers' Origin headers. nil: same host only.
-	CheckOrigin func(*http.Request) bool
+	// Origins are the origins of web pages that may connect, as
+	// "https://chat.example.com"; "*" stands for all. Pages of the gateway's own
+	// host always may, and so may whatever says no origin.
+	Origins []string
+	// Drain is over how long connections are told to go when the node stops.
+	// 0: DefaultDrain.
+	Drain time.Duration
+	// TransientRate is how many transient events, and questions for presence, a
+	// connection may send in a second; twice as many at once. 0:
+	// DefaultTransientRate.
+	TransientRate int
 	// Logger is required.
 	Logger *slog.Logger
 	// Registry takes the metrics. nil: one of the gateway's own.
 	Registry *prometheus.Registry
+	// Now is the clock of presence. nil: time.Now.
+	Now func() time.Time
 }
 
 // Redis says how to reach the Redis that carries the broker.
 type Redis struct {
 	// Addresses as host:port. One is a single server; several are a Cluster,
-	// or the Sentinels when Master is set.
+	// of Redis 7 or later, or the Sentinels when Master is set.
 	Addresses []string
 	// Master is the name of the master that Sentinels watch. Empty: none do.
 	Master string
@@ -104,51 +139,79 @@ type Redis struct {
 
 // Gateway is a node of the gateway.
 type Gateway struct {
-	cfg   Config
-	node  *centrifuge.Node
-	m     *metrics
-	redis *centrifuge.RedisShard // nil: no Redis
+	cfg    Config
+	node   *centrifuge.Node
+	relay  *relay
+	crowds *crowds
+	rosters
+	m      *metrics
+	shard  *centrifuge.RedisShard // nil: no Redis
+	bucket int                    // ways that Deliver goes at once
+
+	// life spans from Run's begin to the end of its drain.
+	life    atomic.Pointer[lifetime]
+	leaving atomic.Bool
+	work    sync.WaitGroup
+	loads   chan struct{} // how many reads of members and crowds go on at once
+
+	mu    sync.Mutex
+	users map[watermark.UserID]map[*conn]struct{}
 }
 
-// Delivery is one event for some users.
-type Delivery struct {
-	Users []watermark.UserID
-	Event *tidemarkv1.PushEvent
-	// ExceptUser and ExceptDevice name the device that caused the event and
-	// does not need it. Without a device every device of the user gets it.
-	ExceptUser   watermark.UserID
-	ExceptDevice string
+type lifetime struct{ context.Context }
+
+func (c *Config) fill() error {
+	var errs []error
+	need := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, errors.New("gateway: "+what))
+		}
+	}
+	need(c.Authenticate != nil, "Authenticate is missing")
+	need(c.Logger != nil, "Logger is missing")
+	for name, n := range map[string]int64{
+		"QueueBytes": int64(c.QueueBytes), "UserConnections": int64(c.UserConnections),
+		"Drain": int64(c.Drain), "TransientRate": int64(c.TransientRate),
+	} {
+		need(n >= 0, fmt.Sprintf("%s is %d, it may not be negative", name, n))
+	}
+	for _, o := range c.Origins {
+		if err := checkOrigin(o); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if c.QueueBytes == 0 {
+		c.QueueBytes = DefaultQueueBytes
+	}
+	if c.Prefix == "" {
+		c.Prefix = "tidemark"
+	}
+	if c.Drain == 0 {
+		c.Drain = DefaultDrain
+	}
+	if c.TransientRate == 0 {
+		c.TransientRate = DefaultTransientRate
+	}
+	if c.Registry == nil {
+		c.Registry = prometheus.NewRegistry()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return errors.Join(errs...)
 }
 
 // New checks cfg and builds a gateway; Run starts it.
 func New(cfg Config) (*Gateway, error) {
-	var errs []error
-	if cfg.Authenticate == nil {
-		errs = append(errs, errors.New("gateway: Authenticate is missing"))
-	}
-	if cfg.Logger == nil {
-		errs = append(errs, errors.New("gateway: Logger is missing"))
-	}
-	if cfg.QueueBytes < 0 || cfg.UserConnections < 0 {
-		errs = append(errs, fmt.Errorf("gateway: QueueBytes is %d and UserConnections %d, neither may be negative", cfg.QueueBytes, cfg.UserConnections))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := cfg.fill(); err != nil {
 		return nil, err
-	}
-	if cfg.QueueBytes == 0 {
-		cfg.QueueBytes = DefaultQueueBytes
-	}
-	if cfg.Prefix == "" {
-		cfg.Prefix = "tidemark"
-	}
-	if cfg.Registry == nil {
-		cfg.Registry = prometheus.NewRegistry()
 	}
 	node, err := centrifuge.New(centrifuge.Config{
 		LogLevel:           centrifuge.LogLevelWarn,
 		LogHandler:         logTo(cfg.Logger),
 		ClientQueueMaxSize: cfg.QueueBytes,
 		ChannelMaxLength:   255,
+		ClientChannelLimit: maxCrowds + 1,
 
 		UserConnectionLimit: cfg.UserConnections,
 		Metrics:             centrifuge.MetricsConfig{RegistererGatherer: cfg.Registry},
@@ -156,8 +219,15 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: build node: %w", err)
 	}
-	g := &Gateway{cfg: cfg, node: node, m: newMetrics(cfg.Registry)}
-	if err := g.broker(); err != nil {
+	g := &Gateway{
+		cfg: cfg, node: node, m: newMetrics(cfg.Registry), bucket: 1,
+		loads: make(chan struct{}, maxLoads), users: make(map[watermark.UserID]map[*conn]struct{}),
+	}
+	g.crowds = &crowds{g: g, by: make(map[watermark.ConversationID]*crowd)}
+	if err := g.rosters.init(); err != nil {
+		return nil, fmt.Errorf("gateway: cache of rosters: %w", err)
+	}
+	if err := g.openBroker(); err != nil {
 		return nil, err
 	}
 	node.OnConnecting(g.connecting)
@@ -168,14 +238,28 @@ func New(cfg Config) (*Gateway, error) {
 // Run serves until ctx ends, then tells every connected device to come back
 // and returns nil.
 func (g *Gateway) Run(ctx context.Context) error {
+	if g.cfg.Members == nil || g.cfg.Crowds == nil {
+		return errors.New("gateway: Members and Crowds are missing")
+	}
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		end()
+		g.work.Wait()
+	}()
 	if err := g.node.Run(); err != nil {
 		return fmt.Errorf("gateway: run node: %w", err)
 	}
+	g.life.Store(&lifetime{life})
+	g.work.Go(func() { g.keepTelling(life) })
 	<-ctx.Done()
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	drained := g.drain(life)
+	down, cancel := context.WithTimeout(life, 10*time.Second)
 	defer cancel()
-	if err := g.node.Shutdown(drain); err != nil {
+	if err := g.node.Shutdown(down); err != nil {
 		return fmt.Errorf("gateway: shut down node: %w", err)
+	}
+	if g.cfg.Presence != nil {
+		g.tell(down, g.cfg.Presence.Gone, drained)
 	}
 	return nil
 }
@@ -183,161 +267,56 @@ func (g *Gateway) Run(ctx context.Context) error {
 // Close ends the connections to Redis, also of a gateway that only delivers and
 // never ran. Run must have returned.
 func (g *Gateway) Close() error {
-	if g.redis != nil {
-		g.redis.Close()
+	if g.shard != nil {
+		g.shard.Close()
 	}
 	return nil
 }
 
 // Handler serves the connections: /connection/websocket, /connection/sse,
-// /connection/http_stream and /emulation.
+// /connection/http_stream and /emulation; and GatewayService.
 func (g *Gateway) Handler() http.Handler {
+	const most = 64 << 10
 	mux := http.NewServeMux()
 	mux.Handle("/connection/websocket", centrifuge.NewWebsocketHandler(g.node, centrifuge.WebsocketConfig{
-		CheckOrigin:        g.cfg.CheckOrigin,
+		CheckOrigin:        g.mayConnect,
+		MessageSizeLimit:   most,
 		UseWriteBufferPool: true,
 	}))
-	mux.Handle("/connection/sse", centrifuge.NewSSEHandler(g.node, centrifuge.SSEConfig{MaxRequestBodySize: 64 << 10}))
-	mux.Handle("/connection/http_stream", centrifuge.NewHTTPStreamHandler(g.node, centrifuge.HTTPStreamConfig{MaxRequestBodySize: 64 << 10}))
-	mux.Handle("/emulation", centrifuge.NewEmulationHandler(g.node, centrifuge.EmulationConfig{MaxRequestBodySize: 64 << 10}))
+	mux.Handle("/connection/sse", g.sameOrigin(centrifuge.NewSSEHandler(g.node, centrifuge.SSEConfig{MaxRequestBodySize: most})))
+	mux.Handle("/connection/http_stream", g.sameOrigin(centrifuge.NewHTTPStreamHandler(g.node, centrifuge.HTTPStreamConfig{MaxRequestBodySize: most})))
+	mux.Handle("/emulation", g.sameOrigin(centrifuge.NewEmulationHandler(g.node, centrifuge.EmulationConfig{MaxRequestBodySize: most})))
+	mux.Handle(tidemarkv1connect.NewGatewayServiceHandler(admin{g}, adminOptions()...))
 	return mux
-}
-
-// Deliver hands events to the broker, in order. An error is transient: the
-// caller delivers the same again, and devices ignore seqs that they know.
-func (g *Gateway) Deliver(ctx context.Context, deliveries []Delivery) error {
-	for _, d := range deliveries {
-		data, err := protojson.Marshal(d.Event)
-		if err != nil {
-			return fault.New(fault.Poison, watermark.ReasonInvalid, fmt.Errorf("gateway: encode event of %s: %w", d.Event.GetConversation(), err))
-		}
-		for _, u := range d.Users {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := g.publish(u, data, d); err != nil {
-				g.m.events.WithLabelValues("error").Inc()
-				return fault.New(fault.Transient, "broker", fmt.Errorf("gateway: publish event of %s: %w", d.Event.GetConversation(), err))
-			}
-			g.m.events.WithLabelValues("ok").Inc()
-		}
-	}
-	return nil
-}
-
-func (g *Gateway) publish(u watermark.UserID, data []byte, d Delivery) error {
-	var opts []centrifuge.PublishOption
-	if u == d.ExceptUser && d.ExceptDevice != "" {
-		opts = append(opts, centrifuge.WithTags(map[string]string{deviceTag: d.ExceptDevice}))
-	}
-	_, err := g.node.Publish(channelOf(u), data, opts...)
-	return err
 }
 
 // Connections counts the connections of this node.
 func (g *Gateway) Connections() int { return g.node.Hub().NumClients() }
 
-// Trusting takes the identity from the connect data, {"user": "...", "device":
-// "..."}, and believes it. It is for development, on loopback only.
-func Trusting(_ context.Context, _ string, data []byte) (Identity, error) {
-	who, err := readData(data)
-	if err != nil {
-		return Identity{}, err
-	}
-	u, err := watermark.ParseUserID(who.User)
-	if err != nil {
-		return Identity{}, fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	return Identity{User: u, Device: who.Device}, nil
-}
-
-const deviceTag = "device"
-
-// channelOf names the channel that all devices of a user listen to. Clients
-// cannot subscribe to channels by themselves.
-func channelOf(u watermark.UserID) string { return "user:" + string(u) }
-
-func (g *Gateway) connecting(ctx context.Context, e centrifuge.ConnectEvent) (centrifuge.ConnectReply, error) {
-	who, err := g.cfg.Authenticate(ctx, e.Token, e.Data)
-	if err != nil {
-		return centrifuge.ConnectReply{}, g.refusal(err, centrifuge.ErrorTokenExpired)
-	}
-	sub := centrifuge.SubscribeOptions{}
-	if who.Device != "" {
-		sub.ServerTagsFilter = &centrifuge.FilterNode{Key: deviceTag, Cmp: "neq", Val: who.Device}
-	}
-	return centrifuge.ConnectReply{
-		Credentials:       &centrifuge.Credentials{UserID: string(who.User), ExpireAt: expireAt(who)},
-		Subscriptions:     map[string]centrifuge.SubscribeOptions{channelOf(who.User): sub},
-		ClientSideRefresh: true,
-	}, nil
-}
-
-// refusal is what a client is told whose token is not taken. Where expired is an
-// error and not a disconnect, the client gets a new token and comes again.
-func (g *Gateway) refusal(err, expired error) error {
-	g.m.refused.Inc()
-	switch {
-	case errors.Is(err, ErrExpired):
-		return expired
-	case errors.Is(err, ErrRefused):
-		return centrifuge.Disconnect{Code: centrifuge.DisconnectInvalidToken.Code, Reason: clip(err.Error())}
-	}
-	g.cfg.Logger.Error("authentication failed", "error", err)
-	return centrifuge.ErrorInternal
-}
-
-// clip keeps a reason within what a WebSocket close frame carries.
-func clip(reason string) string {
-	const most = 120
-	if len(reason) <= most {
-		return reason
-	}
-	return reason[:most]
-}
-
-func expireAt(who Identity) int64 {
-	if who.Expires.IsZero() {
-		return 0
-	}
-	return who.Expires.Unix()
-}
-
-// refresh renews a connection with a new token, which must speak for the user
-// whose connection it is.
-func (g *Gateway) refresh(c *centrifuge.Client, e centrifuge.RefreshEvent) (centrifuge.RefreshReply, error) {
-	who, err := g.cfg.Authenticate(c.Context(), e.Token, nil)
-	if err == nil && string(who.User) != c.UserID() {
-		err = fmt.Errorf("%w: the token speaks for another user", ErrRefused)
-	}
-	if err != nil {
-		return centrifuge.RefreshReply{}, g.refusal(err, centrifuge.DisconnectExpired)
-	}
-	return centrifuge.RefreshReply{ExpireAt: expireAt(who)}, nil
-}
-
-func (g *Gateway) connected(c *centrifuge.Client) {
-	g.m.connections.Inc()
-	c.OnRefresh(func(e centrifuge.RefreshEvent, answer centrifuge.RefreshCallback) { answer(g.refresh(c, e)) })
-	c.OnDisconnect(func(e centrifuge.DisconnectEvent) {
-		g.m.connections.Dec()
-		g.m.disconnects.WithLabelValues(disconnectKind(e.Disconnect)).Inc()
-	})
-}
-
-// broker connects the node to Redis, when there is one.
-func (g *Gateway) broker() error {
+// openBroker connects the node to Redis, when there is one.
+func (g *Gateway) openBroker() error {
 	r := g.cfg.Redis
 	if len(r.Addresses) == 0 {
+		b, err := centrifuge.NewMemoryBroker(g.node, centrifuge.MemoryBrokerConfig{})
+		if err != nil {
+			return fmt.Errorf("gateway: build the broker: %w", err)
+		}
+		g.relay = newRelay(g, b)
+		g.node.SetBroker(g.relay)
 		return nil
 	}
 	conf := centrifuge.RedisShardConfig{DB: r.DB, User: r.Username, Password: r.Password, TLSConfig: r.TLS}
+	broker := centrifuge.RedisBrokerConfig{Prefix: g.cfg.Prefix}
 	switch {
 	case r.Master != "":
 		conf.SentinelAddresses, conf.SentinelMasterName = r.Addresses, r.Master
 		conf.SentinelTLSConfig = r.TLS
 	case len(r.Addresses) > 1:
 		conf.ClusterAddresses = r.Addresses
+		// A plain PUBLISH goes to any node of a Cluster, each time to another one,
+		// and from there to all: two of them may overtake each other on the way.
+		// With sharded channels all of one go through the node that has its slot.
+		broker.NumShardedPubSubPartitions, broker.UsePrecomputedPartitionTags = clusterPartitions, true
 	default:
 		conf.Address = r.Addresses[0]
 	}
@@ -345,45 +324,19 @@ func (g *Gateway) broker() error {
 	if err != nil {
 		return fmt.Errorf("gateway: connect the broker's redis: %w", err)
 	}
-	b, err := centrifuge.NewRedisBroker(g.node, centrifuge.RedisBrokerConfig{Prefix: g.cfg.Prefix, Shards: []*centrifuge.RedisShard{shard}})
+	broker.Shards = []*centrifuge.RedisShard{shard}
+	b, err := centrifuge.NewRedisBroker(g.node, broker)
 	if err != nil {
 		shard.Close()
 		return fmt.Errorf("gateway: build the broker: %w", err)
 	}
-	g.redis = shard
-	g.node.SetBroker(b)
+	g.shard, g.bucket = shard, deliverWays
+	g.relay = newRelay(g, b)
+	g.node.SetController(b)
+	g.node.SetBroker(g.relay)
 	return nil
 }
 
-// disconnectKind keeps the metric's label a bounded set.
-func disconnectKind(d centrifuge.Disconnect) string {
-	switch d.Code {
-	case centrifuge.DisconnectSlow.Code:
-		return "slow"
-	case centrifuge.DisconnectShutdown.Code:
-		return "shutdown"
-	case centrifuge.DisconnectConnectionClosed.Code:
-		return "closed"
-	case centrifuge.DisconnectExpired.Code:
-		return "expired"
-	case centrifuge.DisconnectConnectionLimit.Code:
-		return "limit"
-	default:
-		return "other"
-	}
-}
-
-func logTo(l *slog.Logger) centrifuge.LogHandler {
-	return func(e centrifuge.LogEntry) {
-		write := l.Warn
-		if e.Level >= centrifuge.LogLevelError {
-			write = l.Error
-		}
-		attrs := make([]any, 0, 2*len(e.Fields)+2)
-		attrs = append(attrs, "detail", e.Message)
-		for k, v := range e.Fields {
-			attrs = append(attrs, k, v)
-		}
-		write("gateway node", attrs...)
-	}
-}
+// clusterPartitions is over how many slots the channels of a Cluster are
+// spread; a node has one connection for each. It is part of the channels' names.
+const clusterPartitions = 16

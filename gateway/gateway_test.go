@@ -1,10 +1,7 @@
 package gateway_test
 
 import (
-	"context"
 	"errors"
-	"log/slog"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -16,27 +13,6 @@ import (
 	"github.com/tidemark-im/tidemark/gateway"
 	"github.com/tidemark-im/tidemark/watermark"
 )
-
-// start runs a gateway with its HTTP server for the length of a test.
-func start(t *testing.T) (*gateway.Gateway, string) {
-	t.Helper()
-	g, err := gateway.New(gateway.Config{Authenticate: gateway.Trusting, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- g.Run(ctx) }()
-	srv := httptest.NewServer(g.Handler())
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("run: %v", err)
-		}
-		srv.Close()
-	})
-	return g, "ws" + strings.TrimPrefix(srv.URL, "http") + "/connection/websocket"
-}
 
 // connect opens a device and gives the stream of what it receives.
 func connect(t *testing.T, url, user, device string) <-chan *tidemarkv1.PushEvent {
@@ -80,7 +56,7 @@ func next(t *testing.T, events <-chan *tidemarkv1.PushEvent) int64 {
 }
 
 func TestDeliverReachesEveryDeviceInOrderSaveTheExcepted(t *testing.T) {
-	g, url := start(t)
+	g, url := start(t, nil)
 	phone, laptop := connect(t, url, "A", "phone"), connect(t, url, "A", "laptop")
 	bob, carol := connect(t, url, "B", ""), connect(t, url, "C", "x")
 	var ds []gateway.Delivery
@@ -134,7 +110,7 @@ func TestTrusting(t *testing.T) {
 }
 
 func TestRefusedConnectionIsClosedForGood(t *testing.T) {
-	_, url := start(t)
+	_, url := start(t, nil)
 	c := centrifugo.NewJsonClient(url, centrifugo.Config{Data: []byte(`{"user":"a:b"}`)})
 	reason := make(chan string, 1)
 	c.OnDisconnected(func(e centrifugo.DisconnectedEvent) { reason <- e.Reason })
@@ -153,8 +129,8 @@ func TestRefusedConnectionIsClosedForGood(t *testing.T) {
 }
 
 func TestNewReportsAllFaults(t *testing.T) {
-	_, err := gateway.New(gateway.Config{QueueBytes: -1})
-	for _, want := range []string{"Authenticate", "Logger", "QueueBytes"} {
+	_, err := gateway.New(gateway.Config{QueueBytes: -1, UserConnections: -1, Drain: -1, TransientRate: -1, Origins: []string{"chat.example.com"}})
+	for _, want := range []string{"Authenticate", "Logger", "QueueBytes", "UserConnections", "Drain", "TransientRate", "chat.example.com"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not name %s", err, want)
 		}

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -43,23 +41,9 @@ func (i *issued) verify(_ context.Context, token string) (watermark.UserID, time
 
 func startWith(t *testing.T, cfg gateway.Config) (*gateway.Gateway, string) {
 	t.Helper()
-	cfg.Logger = slog.New(slog.DiscardHandler)
-	g, err := gateway.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- g.Run(ctx) }()
-	srv := httptest.NewServer(g.Handler())
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("run: %v", err)
-		}
-		srv.Close()
+	return start(t, func(c *gateway.Config) {
+		c.Authenticate, c.UserConnections = cfg.Authenticate, cfg.UserConnections
 	})
-	return g, "ws" + strings.TrimPrefix(srv.URL, "http") + "/connection/websocket"
 }
 
 // device is a client, with what happened to it.

@@ -95,7 +95,7 @@ func (s *Service) Leave(ctx context.Context, req *v1.LeaveRequest) (*v1.CommandR
 // Clear hides from one user everything up to the current maximum.
 func (s *Service) Clear(ctx context.Context, req *v1.ClearRequest) (*v1.CommandResponse, error) {
 	return s.command(ctx, &v1.Command{
-		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: req.GetUser(),
+		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: itself(req.GetUser()),
 		Kind: &v1.Command_Clear{Clear: &v1.ClearCommand{User: req.GetUser()}},
 	}, nil)
 }
@@ -111,7 +111,7 @@ func (s *Service) RaiseMinSeq(ctx context.Context, req *v1.RaiseMinSeqRequest) (
 // SetConversationAttributes sets what a member keeps about a conversation.
 func (s *Service) SetConversationAttributes(ctx context.Context, req *v1.SetConversationAttributesRequest) (*v1.CommandResponse, error) {
 	return s.command(ctx, &v1.Command{
-		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: req.GetUser(),
+		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: itself(req.GetUser()),
 		Kind: &v1.Command_SetAttributes{SetAttributes: &v1.SetAttributesCommand{User: req.GetUser(), Attributes: req.GetAttributes()}},
 	}, nil)
 }
@@ -194,6 +194,15 @@ func (s *Service) command(ctx context.Context, c *v1.Command, actor *watermark.M
 		res.Attributes = a.Member.Attributes
 	}
 	return res, nil
+}
+
+// itself is user as who orders a command about itself. One that is no user's id
+// is told at the field it came in.
+func itself(user string) string {
+	if _, err := watermark.ParseUserID(user); err != nil {
+		return ""
+	}
+	return user
 }
 
 func orNew(id string) string {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net/http"
 	"sync"
 	"time"
 
@@ -90,6 +91,9 @@ type Config struct {
 	MaxRequest int
 	// NoReflection leaves out gRPC reflection.
 	NoReflection bool
+	// Console serves everything under /console/, to everybody who can reach the
+	// port: it asks for tokens itself. nil: there is nothing.
+	Console http.Handler
 
 	// ClosedGroups hides groups from users who never had a window in them, also
 	// when somebody asks who is trusted. False: such a user sees everything,

@@ -1,5 +1,7 @@
 package watermark
 
+import "time"
+
 // This file holds what the stores, the owner and the query service hand one
 // another, so that none of them needs to import another.
 
@@ -9,6 +11,9 @@ type Batch struct {
 	// Floor is the last acknowledged seq that the owner gave; a lower counter
 	// means that Redis lost something. 0: the owner does not know.
 	Floor Seq
+	// Token names the warm-up on which alone the batch may be decided: what Redis
+	// holds by another one is cold. Empty: any.
+	Token string
 	// Policy is the deployment's; what the conversation itself says goes before.
 	Policy UnreadPolicy
 	Inputs []Input
@@ -38,7 +43,7 @@ const (
 type Allocation struct {
 	Temperature Temperature
 	// Why is one word about a cold conversation, for a metric: "absent",
-	// "incarnation", "warming", "floor", "counter".
+	// "incarnation", "warming", "token", "floor", "counter".
 	Why      string
 	Unknown  []UserID  // Partial: the members to load
 	Token    string    // Partial: the warm-up that does not know them, see MemberLoad
@@ -212,6 +217,21 @@ type PushMark struct {
 	// off on the sequenced log, plus 1. 0: none.
 	Seq    Seq
 	Offset int64
+}
+
+// Connection is a device of a user at a gateway.
+type Connection struct {
+	User   UserID
+	Device string // may be empty
+	// Node names the gateway, without a slash: the same device may be at two for
+	// a moment.
+	Node string
+}
+
+// Presence is what is known of where a user is.
+type Presence struct {
+	Devices  []string  // connected, each once, in no order; empty: none is
+	LastSeen time.Time // zero: not lately
 }
 
 // List is all conversations in which a user has a member row, former ones too,

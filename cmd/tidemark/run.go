@@ -28,7 +28,8 @@ Roles:
   sync       answers the sync API
   gateway    holds the devices' connections
   tooffline  notifies users who are not connected (docs/offline-push.md)
-  audit      checks history and Redis slowly and for ever; one is enough`,
+  audit      checks history and Redis slowly and for ever; one is enough
+  lag        shows how far behind the workers are; needs Kafka alone, one is enough`,
 		Example: `  tidemark run toredis tomongo topush sync gateway --config tidemark.yaml
   TIDEMARK_KAFKA_BROKERS=k1:9092,k2:9092 tidemark run toredis
   tidemark run sync --set sync.listen=127.0.0.1:9080 --set log.format=json`,

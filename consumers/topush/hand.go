@@ -20,6 +20,7 @@ type hand struct {
 	users      int      // of both
 	told       int      // of deliveries
 	events     []string // kinds, for the counter
+	sent       []int64  // record times of the messages
 	progress   []progress
 	// reach is the highest seq gathered of each conversation: a record that
 	// stands twice in one batch is a replay too.
@@ -100,6 +101,7 @@ func (h *hand) message(ctx context.Context, r *roster, one watermark.MessagesSeq
 		}
 		h.offer(r, m, to)
 		h.events = append(h.events, kindWord(one))
+		h.sent = append(h.sent, m.RecordTime)
 	}
 	h.progress = append(h.progress, progress{r, m.Seq, 0})
 	h.reach[r] = m.Seq
@@ -200,6 +202,10 @@ func (h *hand) flush(ctx context.Context) error {
 	s.metrics.recipients.Add(float64(h.told))
 	for _, kind := range h.events {
 		s.metrics.events.WithLabelValues(kind).Inc()
+	}
+	now := s.cfg.Now()
+	for _, sent := range h.sent {
+		s.metrics.pushed.Reached(sent, now)
 	}
 	for _, p := range h.progress {
 		m := &p.roster.mark

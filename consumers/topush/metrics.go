@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/tidemark-im/tidemark/internal/latency"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -13,17 +14,19 @@ type metrics struct {
 	recipients prometheus.Counter
 	loads      prometheus.Counter
 	cached     prometheus.Gauge
+	pushed     *latency.Meter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
 	return &metrics{
+		pushed: latency.New(reg, "tidemark_topush_pushed_seconds", "Time from a message's record, as its producer gave it, until the message is handed off for delivery."),
 		events: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidemark_topush_events_total",
 			Help: "Events handed off, by kind.",
 		}, []string{"kind"}),
 		skipped: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "tidemark_topush_skipped_total",
+			Name: "tidemark_topush_skipped_events_total",
 			Help: "Records and messages that were not handed off, by reason (replay, old, undecodable).",
 		}, []string{"reason"}),
 		recipients: f.NewCounter(prometheus.CounterOpts{

@@ -37,6 +37,7 @@ type Config struct {
 	Gateway   Gateway   `koanf:"gateway"`
 	Auth      Auth      `koanf:"auth"`
 	Audit     Audit     `koanf:"audit"`
+	Lag       Lag       `koanf:"lag"`
 	Admin     Admin     `koanf:"admin"`
 	Shutdown  Shutdown  `koanf:"shutdown"`
 	Log       Log       `koanf:"log"`
@@ -128,6 +129,7 @@ type Sync struct {
 	PageBytes     int           `koanf:"page_bytes" doc:"Bytes of messages in one answer of Pull."`
 	AnswerTimeout time.Duration `koanf:"answer_timeout" doc:"How long a call waits for the owner of a conversation."`
 	Reflection    bool          `koanf:"reflection" doc:"Serve gRPC reflection, to everybody who can reach the port."`
+	Console       Console       `koanf:"console"`
 	TLS           ServerTLS     `koanf:"tls"`
 }
 
@@ -138,6 +140,11 @@ type Gateway struct {
 	Redis           bool      `koanf:"redis" doc:"Share events between processes through Redis. Needed when the push worker runs elsewhere."`
 	UserConnections int       `koanf:"user_connections" doc:"Connections of one user to this process. 0: no limit."`
 	TLS             ServerTLS `koanf:"tls"`
+}
+
+// Lag configures the role that shows how far behind the workers are.
+type Lag struct {
+	Every time.Duration `koanf:"every" doc:"How often the role lag asks Kafka how far behind the workers are."`
 }
 
 // Audit configures the role that checks what the others keep.
@@ -192,6 +199,7 @@ func Default() Config {
 		Gateway:   Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true, UserConnections: 100},
 		Auth:      Auth{Refresh: 15 * time.Minute, Leeway: 30 * time.Second, ScopeClaim: "scope", AdminScope: "tidemark:admin"},
 		Audit:     Audit{Rate: 2000, Patience: time.Minute},
+		Lag:       Lag{Every: 10 * time.Second},
 		Admin:     Admin{Listen: "127.0.0.1:8082"},
 		Shutdown:  Shutdown{Timeout: 25 * time.Second},
 		Log:       Log{Level: "info", Format: "text"},
@@ -269,6 +277,7 @@ func (c *Config) Validate() error {
 	positive("topush.cache_members", int64(c.ToPush.CacheMembers))
 	positive("audit.rate", int64(c.Audit.Rate))
 	positive("audit.patience", int64(c.Audit.Patience))
+	positive("lag.every", int64(c.Lag.Every))
 	positive("sync.page_bytes", int64(c.Sync.PageBytes))
 	positive("sync.answer_timeout", int64(c.Sync.AnswerTimeout))
 	positive("gateway.queue_bytes", int64(c.Gateway.QueueBytes))
@@ -277,6 +286,7 @@ func (c *Config) Validate() error {
 		bad("limits.max_body", "must be within 1..1048576, is %d", c.Limits.MaxBody)
 	}
 	c.validateAccess(bad)
+	c.validateConsole(bad)
 	c.validateToOffline(bad)
 	c.validateLimits(bad)
 	if c.Admin.Listen != "" {

@@ -45,7 +45,8 @@ const (
 	Own      Part = "own"  // zset, all scores 0: OwnMember
 	Revoked  Part = "rev"  // hash: seq -> Tombstone
 	Refused  Part = "ref"  // hash: input -> what became of it, last batch only
-	pushPart Part = "pushed"
+	pushPart Part = "push"
+	crowded  Part = "crowd"
 	ansPart  Part = "ans"
 )
 
@@ -116,6 +117,24 @@ func PlaceName(p watermark.Partition) string {
 
 // PushedKey names the push mark of a conversation.
 func (s Space) PushedKey(conv watermark.ConversationID) string { return s.Key(conv, pushPart) }
+
+// CrowdKey names the mark of a conversation that its members have on their lists
+// of crowds.
+func (s Space) CrowdKey(conv watermark.ConversationID) string { return s.Key(conv, crowded) }
+
+// CrowdsKey names the list of crowds of a user, a set of conversations.
+func (s Space) CrowdsKey(u watermark.UserID) string { return s.userKey(u, "crowds") }
+
+// OnlineKey names the sorted set of a user's connections: node/device -> when
+// it was last told of, in ms.
+func (s Space) OnlineKey(u watermark.UserID) string { return s.userKey(u, "on") }
+
+// SeenKey names when a user was last there, in ms.
+func (s Space) SeenKey(u watermark.UserID) string { return s.userKey(u, "seen") }
+
+func (s Space) userKey(u watermark.UserID, part string) string {
+	return s.Prefix + "tm:u:{" + string(u) + "}:" + part
+}
 
 // ExpirySeconds gives Expiry as a script's argument.
 func (s Space) ExpirySeconds() int64 {

@@ -16,6 +16,7 @@ const (
 	qAddOwn        query = "add own"
 	qTrimOwn       query = "trim own"
 	qOwnBound      query = "own bound"
+	qPutMarks      query = "put marks"
 	qPutConv       query = "put conversation"
 	qPutInput      query = "put input"
 	qPutPosition   query = "put position"
@@ -70,14 +71,11 @@ var writes = map[query]string{
 	qCutDevice:  `DELETE FROM devices WHERE key = ?`,
 	qDropDevice: `DELETE FROM devices WHERE user = ?1 AND device = ?2 AND (?3 = '' OR token = ?3)`,
 	qOwnDevices: `SELECT ` + deviceColumns + ` FROM devices WHERE user = ?`,
-	qInsertMessage: `INSERT INTO messages (conversation, seq, sender, client_id, hash, kind, send_time, record_time, device,
-		revoked_by, revoked_at, body_type, mentions, attributes, body)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-	qStanding: `SELECT sender, client_id, hash FROM messages WHERE conversation = ? AND seq = ?`,
+	qStanding:   `SELECT sender, client_id, hash FROM messages WHERE conversation = ? AND seq = ?`,
 	// The first revoke stands, so that a log that is read again changes nothing.
 	qRevoke: `UPDATE messages SET body_type = 0, body = NULL, mentions = NULL, attributes = NULL, revoked_by = ?, revoked_at = ?
 		WHERE conversation = ? AND seq = ? AND revoked_at IS NULL`,
-	qBounds: `SELECT min, max FROM conversations WHERE id = ?`,
+	qBounds: `SELECT c.id, c.min, c.max FROM json_each(?) j CROSS JOIN conversations c ON c.id = j.value`,
 	qMember: `SELECT ` + memberColumns + `, NULL FROM members m WHERE m.conversation = ? AND m.user = ?`,
 	qPutMember: `INSERT INTO members (conversation, user, version, last_membership, read, receipt, changed_at, own_count, memberships, ops, attributes)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET version = excluded.version,
@@ -87,16 +85,6 @@ var writes = map[query]string{
 	qAddOwn:   `INSERT INTO own (conversation, user, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`,
 	qTrimOwn:  `DELETE FROM own WHERE conversation = ? AND user = ? AND seq <= ?`,
 	qOwnBound: `SELECT seq FROM own WHERE conversation = ? AND user = ? ORDER BY seq DESC LIMIT 1 OFFSET ?`,
-	qPutConv: `INSERT INTO conversations AS c (id, min, max, policy, repair_number, repair_from, last_time, changed_at, override)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
-		policy = CASE WHEN excluded.max > c.max THEN excluded.policy ELSE c.policy END,
-		min = max(c.min, excluded.min), max = max(c.max, excluded.max), last_time = max(c.last_time, excluded.last_time),
-		changed_at = max(c.changed_at, excluded.changed_at), override = max(c.override, excluded.override),
-		repair_number = max(c.repair_number, excluded.repair_number),
-		repair_from = CASE WHEN c.repair_from = 0 OR (excluded.repair_from <> 0 AND excluded.repair_from < c.repair_from)
-			THEN excluded.repair_from ELSE c.repair_from END`,
-	qPutInput: `INSERT INTO inputs AS i (conversation, topic, partition, offset) VALUES (?, ?, ?, ?)
-		ON CONFLICT DO UPDATE SET offset = max(i.offset, excluded.offset)`,
 	qPutPosition: `INSERT INTO positions AS p (topic, topic_id, partition, next) VALUES (?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET next = max(p.next, excluded.next)`,
 	qDelete: `DELETE FROM messages WHERE conversation = ?1 AND seq IN (SELECT seq FROM messages

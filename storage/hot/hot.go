@@ -1,6 +1,6 @@
 // Package hot is what everybody but the owner does with Redis: views of
 // conversations, messages of hot logs, members loaded on demand, read marks,
-// answers and push marks.
+// answers, push marks, crowds and presence.
 //
 // It promises:
 //   - What it says about a conversation comes from Redis only while Redis may
@@ -133,7 +133,7 @@ var (
 	mergeScript    = script("merge")
 	raiseScript    = script("raise")
 	readersScript  = script("readers")
-	pushedScript   = script("pushed")
+	crowdScript    = script("crowd")
 )
 
 func script(name string) *keyspace.Script {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/google/go-cmp/cmp"
@@ -127,6 +128,18 @@ func TestServerAway(t *testing.T) {
 		"Answers":     func() error { _, err := h.Answers(ctx, make([]watermark.AnswerKey, 1)); return err },
 		"Pushed":      func() error { _, err := h.Pushed(ctx, []watermark.ConversationID{group}); return err },
 		"RaisePushed": func() error { return h.RaisePushed(ctx, make([]hot.Mark, 1)) },
+		"Enlist":      func() error { return h.Enlist(ctx, group, make([]watermark.UserID, 1), 1) },
+		"Delist":      func() error { return h.Delist(ctx, group, make([]watermark.UserID, 1)) },
+		"Crowds":      func() error { _, err := h.Crowds(ctx, make([]watermark.UserID, 1)); return err },
+		"StandCrowd":  func() error { return h.StandCrowd(ctx, group, time.Second) },
+		"FallCrowd":   func() error { return h.FallCrowd(ctx, group) },
+		"StandingCrowds": func() error {
+			_, err := h.StandingCrowds(ctx, []watermark.ConversationID{group})
+			return err
+		},
+		"Touch":       func() error { return h.Touch(ctx, make([]hot.Connection, 1), time.Now()) },
+		"Gone":        func() error { return h.Gone(ctx, make([]hot.Connection, 1), time.Now()) },
+		"Presence":    func() error { _, err := h.Presence(ctx, make([]watermark.UserID, 1), time.Now()); return err },
 		"CheckServer": func() error { return h.CheckServer(ctx) },
 	}
 	for name, call := range calls {
@@ -171,12 +184,12 @@ func TestMetrics(t *testing.T) {
 		t.Fatal("no error from a cancelled call")
 	}
 	want := map[string]string{
-		"tidemark_hot_call_seconds":      "Time of calls to the hot store, all their round trips included.",
-		"tidemark_hot_errors_total":      "Calls to the hot store that failed, by the class of their error.",
-		"tidemark_hot_views_total":       "Views read, by whether the conversation was warm, partial (a member unknown), or why it was cold.",
-		"tidemark_hot_merges_total":      "Loads of members handed in for warm conversations, by outcome; stale ones were not taken over.",
-		"tidemark_hot_messages_total":    "Messages and tombstones served from hot logs.",
-		"tidemark_hot_undecodable_total": "Entries of hot logs that could not be decoded and were left to history.",
+		"tidemark_hot_call_seconds":              "Time of calls to the hot store, all their round trips included.",
+		"tidemark_hot_errors_total":              "Calls to the hot store that failed, by the class of their error.",
+		"tidemark_hot_views_total":               "Views read, by whether the conversation was warm, partial (a member unknown), or why it was cold.",
+		"tidemark_hot_merges_total":              "Loads of members handed in for warm conversations, by outcome; stale ones were not taken over.",
+		"tidemark_hot_messages_total":            "Messages and tombstones served from hot logs.",
+		"tidemark_hot_undecodable_entries_total": "Entries of hot logs that could not be decoded and were left to history.",
 	}
 	got := make(map[string]string)
 	families, err := e.reg.Gather()

@@ -707,7 +707,8 @@ func (x *PolicyChanged) GetPolicy() UnreadPolicy {
 	return UnreadPolicy_UNREAD_POLICY_UNSPECIFIED
 }
 
-// PushEvent is what the gateway delivers to a connected device.
+// PushEvent is what the gateway delivers to a connected device. One without a
+// kind says only that there is more, up to max_seq.
 type PushEvent struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Conversation string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
@@ -724,6 +725,7 @@ type PushEvent struct {
 	//	*PushEvent_MinSeq
 	//	*PushEvent_Repaired
 	//	*PushEvent_Policy
+	//	*PushEvent_Transient
 	Kind          isPushEvent_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -857,6 +859,15 @@ func (x *PushEvent) GetPolicy() *PolicyChanged {
 	return nil
 }
 
+func (x *PushEvent) GetTransient() *Transient {
+	if x != nil {
+		if x, ok := x.Kind.(*PushEvent_Transient); ok {
+			return x.Transient
+		}
+	}
+	return nil
+}
+
 type isPushEvent_Kind interface {
 	isPushEvent_Kind()
 }
@@ -889,6 +900,10 @@ type PushEvent_Policy struct {
 	Policy *PolicyChanged `protobuf:"bytes,11,opt,name=policy,proto3,oneof"`
 }
 
+type PushEvent_Transient struct {
+	Transient *Transient `protobuf:"bytes,12,opt,name=transient,proto3,oneof"`
+}
+
 func (*PushEvent_Message) isPushEvent_Kind() {}
 
 func (*PushEvent_Window) isPushEvent_Kind() {}
@@ -902,6 +917,73 @@ func (*PushEvent_MinSeq) isPushEvent_Kind() {}
 func (*PushEvent_Repaired) isPushEvent_Kind() {}
 
 func (*PushEvent_Policy) isPushEvent_Kind() {}
+
+func (*PushEvent_Transient) isPushEvent_Kind() {}
+
+// Transient is something that is only worth telling now, such as that a user is
+// typing. It is kept nowhere and may be lost.
+type Transient struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// What it is to the application: 1-32 bytes of [A-Za-z0-9._-], for example
+	// "typing".
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// At most 1 KiB.
+	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Transient) Reset() {
+	*x = Transient{}
+	mi := &file_tidemark_v1_event_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transient) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transient) ProtoMessage() {}
+
+func (x *Transient) ProtoReflect() protoreflect.Message {
+	mi := &file_tidemark_v1_event_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transient.ProtoReflect.Descriptor instead.
+func (*Transient) Descriptor() ([]byte, []int) {
+	return file_tidemark_v1_event_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Transient) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Transient) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Transient) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
 
 // DeadLetter is the header block of a record on the deadLetter topic, as JSON
 // in the record header "tidemark-dead-letter"; key, value and other headers are
@@ -924,7 +1006,7 @@ type DeadLetter struct {
 
 func (x *DeadLetter) Reset() {
 	*x = DeadLetter{}
-	mi := &file_tidemark_v1_event_proto_msgTypes[11]
+	mi := &file_tidemark_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1018,7 @@ func (x *DeadLetter) String() string {
 func (*DeadLetter) ProtoMessage() {}
 
 func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_tidemark_v1_event_proto_msgTypes[11]
+	mi := &file_tidemark_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1031,7 @@ func (x *DeadLetter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
 func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_tidemark_v1_event_proto_rawDescGZIP(), []int{11}
+	return file_tidemark_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeadLetter) GetTopic() string {
@@ -1054,7 +1136,7 @@ const file_tidemark_v1_event_proto_rawDesc = "" +
 	"\x04from\x18\x02 \x01(\x03R\x04from\"\\\n" +
 	"\rPolicyChanged\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x121\n" +
-	"\x06policy\x18\x02 \x01(\x0e2\x19.tidemark.v1.UnreadPolicyR\x06policy\"\x88\x04\n" +
+	"\x06policy\x18\x02 \x01(\x0e2\x19.tidemark.v1.UnreadPolicyR\x06policy\"\xc0\x04\n" +
 	"\tPushEvent\x12\"\n" +
 	"\fconversation\x18\x01 \x01(\tR\fconversation\x12\x17\n" +
 	"\amax_seq\x18\x02 \x01(\x03R\x06maxSeq\x12#\n" +
@@ -1068,8 +1150,13 @@ const file_tidemark_v1_event_proto_rawDesc = "" +
 	"\amin_seq\x18\t \x01(\v2\x19.tidemark.v1.MinSeqRaisedH\x00R\x06minSeq\x123\n" +
 	"\brepaired\x18\n" +
 	" \x01(\v2\x15.tidemark.v1.RepairedH\x00R\brepaired\x124\n" +
-	"\x06policy\x18\v \x01(\v2\x1a.tidemark.v1.PolicyChangedH\x00R\x06policyB\x06\n" +
-	"\x04kindJ\x04\b\f\x10 \"\xe2\x01\n" +
+	"\x06policy\x18\v \x01(\v2\x1a.tidemark.v1.PolicyChangedH\x00R\x06policy\x126\n" +
+	"\ttransient\x18\f \x01(\v2\x16.tidemark.v1.TransientH\x00R\ttransientB\x06\n" +
+	"\x04kindJ\x04\b\r\x10 \"G\n" +
+	"\tTransient\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xe2\x01\n" +
 	"\n" +
 	"DeadLetter\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
@@ -1094,7 +1181,7 @@ func file_tidemark_v1_event_proto_rawDescGZIP() []byte {
 	return file_tidemark_v1_event_proto_rawDescData
 }
 
-var file_tidemark_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_tidemark_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_tidemark_v1_event_proto_goTypes = []any{
 	(*SequencedRecord)(nil),   // 0: tidemark.v1.SequencedRecord
 	(*Origin)(nil),            // 1: tidemark.v1.Origin
@@ -1107,11 +1194,12 @@ var file_tidemark_v1_event_proto_goTypes = []any{
 	(*Repaired)(nil),          // 8: tidemark.v1.Repaired
 	(*PolicyChanged)(nil),     // 9: tidemark.v1.PolicyChanged
 	(*PushEvent)(nil),         // 10: tidemark.v1.PushEvent
-	(*DeadLetter)(nil),        // 11: tidemark.v1.DeadLetter
-	(UnreadPolicy)(0),         // 12: tidemark.v1.UnreadPolicy
-	(*LoggedMessage)(nil),     // 13: tidemark.v1.LoggedMessage
-	(*MemberState)(nil),       // 14: tidemark.v1.MemberState
-	(*Message)(nil),           // 15: tidemark.v1.Message
+	(*Transient)(nil),         // 11: tidemark.v1.Transient
+	(*DeadLetter)(nil),        // 12: tidemark.v1.DeadLetter
+	(UnreadPolicy)(0),         // 13: tidemark.v1.UnreadPolicy
+	(*LoggedMessage)(nil),     // 14: tidemark.v1.LoggedMessage
+	(*MemberState)(nil),       // 15: tidemark.v1.MemberState
+	(*Message)(nil),           // 16: tidemark.v1.Message
 }
 var file_tidemark_v1_event_proto_depIdxs = []int32{
 	2,  // 0: tidemark.v1.SequencedRecord.events:type_name -> tidemark.v1.Event
@@ -1123,22 +1211,23 @@ var file_tidemark_v1_event_proto_depIdxs = []int32{
 	7,  // 6: tidemark.v1.Event.read:type_name -> tidemark.v1.ReadAdvanced
 	8,  // 7: tidemark.v1.Event.repaired:type_name -> tidemark.v1.Repaired
 	9,  // 8: tidemark.v1.Event.policy:type_name -> tidemark.v1.PolicyChanged
-	12, // 9: tidemark.v1.MessagesSequenced.policy:type_name -> tidemark.v1.UnreadPolicy
-	13, // 10: tidemark.v1.MessagesSequenced.messages:type_name -> tidemark.v1.LoggedMessage
-	14, // 11: tidemark.v1.WindowChanged.member:type_name -> tidemark.v1.MemberState
-	12, // 12: tidemark.v1.PolicyChanged.policy:type_name -> tidemark.v1.UnreadPolicy
-	15, // 13: tidemark.v1.PushEvent.message:type_name -> tidemark.v1.Message
+	13, // 9: tidemark.v1.MessagesSequenced.policy:type_name -> tidemark.v1.UnreadPolicy
+	14, // 10: tidemark.v1.MessagesSequenced.messages:type_name -> tidemark.v1.LoggedMessage
+	15, // 11: tidemark.v1.WindowChanged.member:type_name -> tidemark.v1.MemberState
+	13, // 12: tidemark.v1.PolicyChanged.policy:type_name -> tidemark.v1.UnreadPolicy
+	16, // 13: tidemark.v1.PushEvent.message:type_name -> tidemark.v1.Message
 	4,  // 14: tidemark.v1.PushEvent.window:type_name -> tidemark.v1.WindowChanged
 	6,  // 15: tidemark.v1.PushEvent.revoked:type_name -> tidemark.v1.Revoked
 	7,  // 16: tidemark.v1.PushEvent.read:type_name -> tidemark.v1.ReadAdvanced
 	5,  // 17: tidemark.v1.PushEvent.min_seq:type_name -> tidemark.v1.MinSeqRaised
 	8,  // 18: tidemark.v1.PushEvent.repaired:type_name -> tidemark.v1.Repaired
 	9,  // 19: tidemark.v1.PushEvent.policy:type_name -> tidemark.v1.PolicyChanged
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	11, // 20: tidemark.v1.PushEvent.transient:type_name -> tidemark.v1.Transient
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_tidemark_v1_event_proto_init() }
@@ -1164,6 +1253,7 @@ func file_tidemark_v1_event_proto_init() {
 		(*PushEvent_MinSeq)(nil),
 		(*PushEvent_Repaired)(nil),
 		(*PushEvent_Policy)(nil),
+		(*PushEvent_Transient)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1171,7 +1261,7 @@ func file_tidemark_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tidemark_v1_event_proto_rawDesc), len(file_tidemark_v1_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -123,8 +123,9 @@ func (Keep) EnumDescriptor() ([]byte, []int) {
 }
 
 type SendRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Message *SendMessage           `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required.
+	Message *SendMessage `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	// Wait for the seq, up to the call's deadline.
 	WaitForSeq    bool `protobuf:"varint,2,opt,name=wait_for_seq,json=waitForSeq,proto3" json:"wait_for_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -239,9 +240,11 @@ func (x *SendResponse) GetDuplicate() bool {
 }
 
 type Range struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Begin         int64                  `protobuf:"varint,1,opt,name=begin,proto3" json:"begin,omitempty"`
-	End           int64                  `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// First seq.
+	Begin int64 `protobuf:"varint,1,opt,name=begin,proto3" json:"begin,omitempty"`
+	// Last seq.
+	End           int64 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -291,14 +294,19 @@ func (x *Range) GetEnd() int64 {
 }
 
 type PullRange struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Conversation string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	Begin        int64                  `protobuf:"varint,2,opt,name=begin,proto3" json:"begin,omitempty"`
-	End          int64                  `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// Any number; what cannot be seen is left out.
+	Begin int64 `protobuf:"varint,2,opt,name=begin,proto3" json:"begin,omitempty"`
+	// Any number, not below begin.
+	End int64 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
 	// Messages wanted; <= 0 means 100, at most 1,000.
-	Num           int64 `protobuf:"varint,4,opt,name=num,proto3" json:"num,omitempty"`
-	Order         Order `protobuf:"varint,5,opt,name=order,proto3,enum=tidemark.v1.Order" json:"order,omitempty"`
-	Keep          Keep  `protobuf:"varint,6,opt,name=keep,proto3,enum=tidemark.v1.Keep" json:"keep,omitempty"`
+	Num int64 `protobuf:"varint,4,opt,name=num,proto3" json:"num,omitempty"`
+	// Direction of the messages and of is_end.
+	Order Order `protobuf:"varint,5,opt,name=order,proto3,enum=tidemark.v1.Order" json:"order,omitempty"`
+	// What is kept of a range that has more than num.
+	Keep          Keep `protobuf:"varint,6,opt,name=keep,proto3,enum=tidemark.v1.Keep" json:"keep,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,7 +385,7 @@ func (x *PullRange) GetKeep() Keep {
 
 type PullRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The user who reads.
+	// The user who reads. With a token: empty, or the token's.
 	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
 	// 1 to 500 ranges.
 	Ranges        []*PullRange `protobuf:"bytes,2,rep,name=ranges,proto3" json:"ranges,omitempty"`
@@ -670,13 +678,14 @@ func (x *EntryError) GetReason() string {
 
 type GetWatermarksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
 	// At most 500; none: all conversations of the user, in pages, those with the
 	// latest message first.
 	Conversations []string `protobuf:"bytes,2,rep,name=conversations,proto3" json:"conversations,omitempty"`
 	// At most 1,000; <= 0 means 500. Only for all conversations.
 	PageSize int64 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the answer before.
+	// Empty, or from the answer before, for the same user.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -944,10 +953,13 @@ func (x *Watermarks) GetError() *EntryError {
 
 type SyncConversationsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	// From the last page of an earlier answer; empty: the device knows nothing.
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// From the last page of an earlier answer; empty, or anything that says
+	// nothing here: the device knows nothing.
 	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
-	// From the page before; empty: the first page. With it, version is ignored.
+	// Empty: the first page. Otherwise from the page before, for the same user;
+	// version is ignored then.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// At most 1,000; <= 0 means 500.
 	PageSize      int64 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -1223,13 +1235,16 @@ func (x *ConversationEntry) GetAttributes() map[string]string {
 
 type WhoHasReadRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The user who asks: sees the message, and did not leave.
-	User         string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// The user who asks: sees the message, and did not leave. With a token: empty,
+	// or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A conversation.
 	Conversation string `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	Seq          int64  `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
+	// A seq that the user sees.
+	Seq int64 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
 	// At most 1,000; <= 0 means 100.
 	PageSize int64 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the answer before.
+	// Empty, or from the answer before, for the same message.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1430,14 +1445,17 @@ func (x *Reader) GetReadSeq() int64 {
 }
 
 type SetConversationAttributesRequest struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	User         string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Conversation string                 `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
 	// Names are 1-32 bytes of [A-Za-z0-9._-], values at most 256 bytes of UTF-8;
 	// at most 16 stand. An empty value removes one; those that are not named stay
 	// as they are. A member with "muted" is left out of total_unread_unmuted.
-	Attributes    map[string]string `protobuf:"bytes,3,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	OpId          string            `protobuf:"bytes,4,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	Attributes map[string]string `protobuf:"bytes,3,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
+	OpId          string `protobuf:"bytes,4,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1501,11 +1519,13 @@ func (x *SetConversationAttributesRequest) GetOpId() string {
 }
 
 type SetUnreadPolicyRequest struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Conversation string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
 	// Unspecified: the deployment's default.
-	Policy        UnreadPolicy `protobuf:"varint,2,opt,name=policy,proto3,enum=tidemark.v1.UnreadPolicy" json:"policy,omitempty"`
-	OpId          string       `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	Policy UnreadPolicy `protobuf:"varint,2,opt,name=policy,proto3,enum=tidemark.v1.UnreadPolicy" json:"policy,omitempty"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
+	OpId          string `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1562,11 +1582,15 @@ func (x *SetUnreadPolicyRequest) GetOpId() string {
 }
 
 type SetReadSeqRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Conversation  string                 `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	ReadSeq       int64                  `protobuf:"varint,3,opt,name=read_seq,json=readSeq,proto3" json:"read_seq,omitempty"`
-	Device        string                 `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// Any number; clamped to what the user sees.
+	ReadSeq int64 `protobuf:"varint,3,opt,name=read_seq,json=readSeq,proto3" json:"read_seq,omitempty"`
+	// The device that read; empty, or at most 64 bytes.
+	Device        string `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1630,11 +1654,15 @@ func (x *SetReadSeqRequest) GetDevice() string {
 }
 
 type MarkMessagesReadRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Conversation  string                 `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	Seqs          []int64                `protobuf:"varint,3,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`
-	Device        string                 `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A single conversation.
+	Conversation string `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// 1 to 10,000 of them, each at least 1.
+	Seqs []int64 `protobuf:"varint,3,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`
+	// The device that read; empty, or at most 64 bytes.
+	Device        string `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1698,11 +1726,15 @@ func (x *MarkMessagesReadRequest) GetDevice() string {
 }
 
 type MarkConversationReadRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Conversation  string                 `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	ReadSeq       int64                  `protobuf:"varint,3,opt,name=read_seq,json=readSeq,proto3" json:"read_seq,omitempty"`
-	Device        string                 `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// Any number; clamped to what the user sees.
+	ReadSeq int64 `protobuf:"varint,3,opt,name=read_seq,json=readSeq,proto3" json:"read_seq,omitempty"`
+	// The device that read; empty, or at most 64 bytes.
+	Device        string `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1827,13 +1859,18 @@ func (x *ReadResponse) GetUnread() int64 {
 }
 
 type JoinRequest struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Conversation string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	User         string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
-	History      History                `protobuf:"varint,3,opt,name=history,proto3,enum=tidemark.v1.History" json:"history,omitempty"`
-	From         int64                  `protobuf:"varint,4,opt,name=from,proto3" json:"from,omitempty"`
-	// Idempotency key; made when empty.
-	OpId          string `protobuf:"bytes,5,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// A user; in a single conversation one of its two.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// What can be seen of before.
+	History History `protobuf:"varint,3,opt,name=history,proto3,enum=tidemark.v1.History" json:"history,omitempty"`
+	// With HISTORY_FROM the first seq that can be seen, at least 1; 0 otherwise.
+	From int64 `protobuf:"varint,4,opt,name=from,proto3" json:"from,omitempty"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
+	OpId string `protobuf:"bytes,5,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	// Who orders it: a user, or empty for the deployment itself.
 	Actor         string `protobuf:"bytes,6,opt,name=actor,proto3" json:"actor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1912,12 +1949,17 @@ func (x *JoinRequest) GetActor() string {
 }
 
 type LeaveRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Conversation  string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
-	Membership    int32                  `protobuf:"varint,3,opt,name=membership,proto3" json:"membership,omitempty"`
-	OpId          string                 `protobuf:"bytes,4,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
-	Actor         string                 `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// Not negative. The number of the membership that is meant; 0: the current one.
+	Membership int32 `protobuf:"varint,3,opt,name=membership,proto3" json:"membership,omitempty"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
+	OpId string `protobuf:"bytes,4,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	// Who orders it: a user, or empty for the deployment itself.
+	Actor         string `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1988,10 +2030,13 @@ func (x *LeaveRequest) GetActor() string {
 }
 
 type ClearRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Conversation  string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
-	OpId          string                 `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
+	OpId          string `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2048,10 +2093,13 @@ func (x *ClearRequest) GetOpId() string {
 }
 
 type RaiseMinSeqRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Conversation  string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	MinSeq        int64                  `protobuf:"varint,2,opt,name=min_seq,json=minSeq,proto3" json:"min_seq,omitempty"`
-	OpId          string                 `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// The first seq that stays, at least 1.
+	MinSeq int64 `protobuf:"varint,2,opt,name=min_seq,json=minSeq,proto3" json:"min_seq,omitempty"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
+	OpId          string `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2108,11 +2156,14 @@ func (x *RaiseMinSeqRequest) GetOpId() string {
 }
 
 type RevokeRequest struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Conversation string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	Seq          int64                  `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// At least 1.
+	Seq int64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	// Who revokes: the sender, or empty for the deployment itself.
-	Actor         string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
 	OpId          string `protobuf:"bytes,4,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

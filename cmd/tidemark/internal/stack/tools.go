@@ -43,3 +43,13 @@ func Quiet() { redis.SetLogger(nothing{}) }
 type nothing struct{}
 
 func (nothing) Printf(context.Context, string, ...any) {}
+
+// Redis connects to the Redis that a configuration describes, for tools that
+// need nothing else of a stack.
+func Redis(cfg config.Redis) (redis.UniversalClient, error) {
+	opts, err := redisOptions(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return redis.NewUniversalClient(opts), nil
+}

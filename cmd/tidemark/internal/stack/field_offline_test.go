@@ -21,12 +21,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/deadletters"
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
 	"github.com/tidemark-im/tidemark/consumers/tooffline/webhook"
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
+	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
+	"github.com/tidemark-im/tidemark/storage/hot"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -100,6 +104,29 @@ func (r *rig) attribute(user, conv, key, value string) {
 	}
 }
 
+// presence does with a user's connection what a gateway does.
+func (r *rig) presence(user string, do func(*hot.Hot, []hot.Connection) error) {
+	r.t.Helper()
+	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: r.emb.Config.Redis.Addresses})
+	h, err := hot.New(hot.Config{Redis: client, Space: keyspace.Space{Prefix: r.emb.Config.Redis.Prefix, Expiry: time.Hour}, Decode: wire.DecodeMessage})
+	if err == nil {
+		err = do(h, []hot.Connection{{User: watermark.UserID(user), Device: "d", Node: "n"}})
+	}
+	if err := errors.Join(err, client.Close()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) connected(user string) {
+	r.t.Helper()
+	r.presence(user, func(h *hot.Hot, c []hot.Connection) error { return h.Touch(r.ctx(), c, time.Now()) })
+}
+
+func (r *rig) disconnected(user string) {
+	r.t.Helper()
+	r.presence(user, func(h *hot.Hot, c []hot.Connection) error { return h.Gone(r.ctx(), c, time.Now()) })
+}
+
 // settleOffline waits until the endpoint's worker is done with everything.
 func (r *rig) settleOffline() {
 	r.t.Helper()
@@ -147,6 +174,17 @@ func TestAbsentUsersAreToldByAWebhook(t *testing.T) {
 		t.Errorf("told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 
+	// Whoever is connected needs no notification.
+	r.connected("B")
+	before := h.calls
+	r.send("single:A:B", "A", "live")
+	r.settle()
+	r.settleOffline()
+	if h.calls != before {
+		t.Errorf("a user who is connected was notified: %v", h.told())
+	}
+	r.disconnected("B")
+
 	// Somebody has to mend the endpoint; its dead letters wait for that.
 	h.answer(http.StatusInternalServerError)
 	r.send("single:A:B", "A", "late")
@@ -159,7 +197,7 @@ func TestAbsentUsersAreToldByAWebhook(t *testing.T) {
 	h.answer(http.StatusOK)
 	r.replay(deadletters.Order{}, 1)
 	r.settleOffline()
-	if d := h.last["B in single:A:B"]; d.LastSeq != 1 || d.Attempt != 1 {
+	if d := h.last["B in single:A:B"]; d.LastSeq != 2 || d.Attempt != 1 {
 		t.Errorf("after the replay B was told %+v", d)
 	}
 	if len(h.faults) > 0 {
@@ -167,12 +205,12 @@ func TestAbsentUsersAreToldByAWebhook(t *testing.T) {
 	}
 
 	// A worker that starts again tells nobody again.
-	before := h.calls
+	before = h.calls
 	r.restart(stack.ToOffline)
 	r.send("single:A:B", "A", "later")
 	r.settle()
 	r.settleOffline()
-	if h.calls != before+1 || h.last["B in single:A:B"].LastSeq != 2 {
+	if h.calls != before+1 || h.last["B in single:A:B"].LastSeq != 3 {
 		t.Errorf("%d calls for one message, B was told %+v", h.calls-before, h.last["B in single:A:B"])
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/tidemark-im/tidemark/consumers/tooffline"
 	"github.com/tidemark-im/tidemark/consumers/tooffline/apns"
@@ -14,6 +15,7 @@ import (
 	"github.com/tidemark-im/tidemark/consumers/topush"
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/pipeline"
+	"github.com/tidemark-im/tidemark/storage/hot"
 	"github.com/tidemark-im/tidemark/storage/truth"
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -38,7 +40,24 @@ func (s *Stack) offline() (topush.Offline, error) {
 	if !s.cfg.ToOffline.Enabled {
 		return nil, nil
 	}
-	return topush.NewOfflineLog(topush.OfflineLog{Log: s.producer, Topic: s.kafka.Topics().Offline, Presence: topush.Nobody{}})
+	return topush.NewOfflineLog(topush.OfflineLog{Log: s.producer, Topic: s.kafka.Topics().Offline, Presence: presence{s.hot}})
+}
+
+// presence tells who is connected, as the gateways have said.
+type presence struct{ hot *hot.Hot }
+
+func (p presence) Online(ctx context.Context, users []watermark.UserID) (map[watermark.UserID]bool, error) {
+	where, err := p.hot.Presence(ctx, users, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	on := make(map[watermark.UserID]bool)
+	for i, w := range where {
+		if len(w.Devices) > 0 {
+			on[users[i]] = true
+		}
+	}
+	return on, nil
 }
 
 // endpoint is one that absent users are told by.

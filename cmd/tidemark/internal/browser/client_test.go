@@ -84,6 +84,15 @@ func TestTheClient(t *testing.T) {
 			await w.quiet();
 			return [...out, w.texts().join(' '), w.log.filter(l => l.startsWith('Pull')).join(' ')]`,
 			[]string{"t1 t2 t5", "t1 t2 t3 t4 t5", "Pull 3..4"}},
+		"a hint that there is more than what is pushed is followed, typing asks for nothing": {`
+			const w = await newWorld({max: 2});
+			w.push({transient: {user: 'zoe', kind: 'typing'}}); w.push({});
+			await w.quiet();
+			const out = [String(w.calls.filter(c => c.method === 'Pull').length)];
+			w.max = 4; w.push({});
+			await w.quiet();
+			return [...out, w.texts().join(' ')]`,
+			[]string{"1", "t1 t2 t3 t4"}},
 		"a revoke leaves a tombstone": {`
 			const w = await newWorld({max: 2});
 			w.push({revoked: {seq: '2', by: 'zoe', timeMs: '1'}});

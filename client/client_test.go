@@ -44,6 +44,8 @@ type server struct {
 	past    []map[string]string                          // by version, what each conversation was like
 	sends   int                                          // calls
 	unheard int                                          // sends that are taken and not answered from now on
+	lost    int                                          // sends that are not taken from now on
+	burst   int                                          // messages of others that follow one that is not answered
 	refuse  error                                        // for every send
 	own     map[string]map[int64]*tidemarkv1.SendMessage // what was sent, by conversation and seq
 
@@ -199,6 +201,10 @@ func (s *server) Send(_ context.Context, req *tidemarkv1.SendRequest) (*tidemark
 	if err := s.failing(); err != nil {
 		return nil, err
 	}
+	if s.lost > 0 {
+		s.lost--
+		return nil, errDown
+	}
 	m := req.GetMessage()
 	conv := m.GetConversation()
 	res := &tidemarkv1.SendResponse{ClientMessageId: m.GetClientMessageId()}
@@ -217,6 +223,9 @@ func (s *server) Send(_ context.Context, req *tidemarkv1.SendRequest) (*tidemark
 	}
 	if s.unheard > 0 {
 		s.unheard--
+		for range s.burst {
+			s.bodies[conv] = append(s.bodies[conv], "of another")
+		}
 		return nil, errDown
 	}
 	return res, nil

@@ -237,6 +237,7 @@ func TestAnySendingEndsWithEachMessageOnce(t *testing.T) {
 		var want []string
 		for life := range rapid.IntRange(1, 4).Draw(rt, "lives") {
 			s.fail, s.unheard = rapid.IntRange(0, 3).Draw(rt, "fail"), rapid.IntRange(0, 3).Draw(rt, "unheard")
+			s.lost, s.burst = rapid.IntRange(0, 3).Draw(rt, "lost"), rapid.SampledFrom([]int{0, 20}).Draw(rt, "burst")
 			d.die = rapid.IntRange(-1, 6).Draw(rt, "die after")
 			n := rapid.IntRange(0, 4).Draw(rt, "messages")
 			s.send("group:a", rapid.IntRange(0, 15).Draw(rt, "of others"))
@@ -254,7 +255,7 @@ func TestAnySendingEndsWithEachMessageOnce(t *testing.T) {
 				}
 			})
 		}
-		d.die, s.fail, s.unheard = -1, 0, 0
+		d.die, s.fail, s.unheard, s.lost = -1, 0, 0, 0
 		if err := d.client(rt, s, false, func(cfg *client.Config) { cfg.Outbox = o }).Run(context.Background()); err != nil {
 			rt.Fatal(err)
 		}

@@ -71,7 +71,7 @@ var writes = map[query]string{
 	qCutDevice:  `DELETE FROM devices WHERE key = ?`,
 	qDropDevice: `DELETE FROM devices WHERE user = ?1 AND device = ?2 AND (?3 = '' OR token = ?3)`,
 	qOwnDevices: `SELECT ` + deviceColumns + ` FROM devices WHERE user = ?`,
-	qStanding: `SELECT sender, client_id, hash FROM messages WHERE conversation = ? AND seq = ?`,
+	qStanding:   `SELECT sender, client_id, hash FROM messages WHERE conversation = ? AND seq = ?`,
 	// The first revoke stands, so that a log that is read again changes nothing.
 	qRevoke: `UPDATE messages SET body_type = 0, body = NULL, mentions = NULL, attributes = NULL, revoked_by = ?, revoked_at = ?
 		WHERE conversation = ? AND seq = ? AND revoked_at IS NULL`,

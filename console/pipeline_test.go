@@ -209,6 +209,7 @@ func TestAnAnswerIsSharedForAMoment(t *testing.T) {
 		}
 		cancel()
 		pages.Wait()
+		c.Pipeline(t.Context())
 		if n := asked.Load(); n != 1 {
 			t.Errorf("asked %d times", n)
 		}

@@ -45,6 +45,7 @@ var arrows = map[string][]string{
 	"internal/certs":          {},
 	"internal/telemetry":      {},
 	"internal/latency":        {},
+	"internal/tracing":        {},
 	"internal/devcluster":     {},
 	"internal/mutate":         {},
 	// The judge of a chaos run knows nothing of what it judges.
@@ -75,6 +76,8 @@ var homes = map[string][]string{
 	"github.com/knadh/koanf/v2":                               {"internal/config"},
 	"github.com/spf13/cobra":                                  {"cmd/tidemark"},
 	"github.com/prometheus/client_golang/prometheus/promhttp": {"internal/telemetry"},
+	"go.opentelemetry.io/otel/sdk":                            {"internal/tracing"},
+	"go.opentelemetry.io/otel/exporters":                      {"internal/tracing"},
 }
 
 type goPackage struct {

@@ -63,7 +63,9 @@ var bad = func() map[string]map[string][]any {
 		"SetConversationAttributes": {
 			"user": ids, "conversation": convs, "attributes": attributes, "opId": keys,
 		},
-		"SetUnreadPolicy": {"conversation": convs, "policy": enums, "opId": keys},
+		"SetUnreadPolicy":  {"conversation": convs, "policy": enums, "opId": keys},
+		"RegisterDevice":   {"user": ids, "device": slices.Concat([]any{""}, keys), "platform": {0, 99, -1}, "token": {"", strings.Repeat("a", 4097)}},
+		"UnregisterDevice": {"user": ids, "device": slices.Concat([]any{""}, keys)},
 	}
 }()
 
@@ -84,6 +86,8 @@ var good = map[string]string{
 	"Revoke":                    `{"conversation":"group:g","seq":1,"actor":"A"}`,
 	"SetConversationAttributes": `{"user":"A","conversation":"group:g","attributes":{"pinned":"1"}}`,
 	"SetUnreadPolicy":           `{"conversation":"group:g"}`,
+	"RegisterDevice":            `{"user":"A","device":"phone","platform":"PLATFORM_FCM","token":"t"}`,
+	"UnregisterDevice":          `{"user":"A","device":"phone"}`,
 }
 
 // A request with one field that breaks the rule that stands at it in sync.proto
@@ -160,11 +164,14 @@ func refusedFor(t *testing.T, url, method string, request map[string]any) (code,
 
 // What a field of a request may be stands at it, for whoever makes a client.
 func TestEveryFieldOfARequestSaysWhatItMayBe(t *testing.T) {
-	b, err := os.ReadFile("../api/tidemark/v1/sync.proto")
-	if err != nil {
-		t.Fatal(err)
+	var text string
+	for _, name := range []string{"sync", "devices"} {
+		b, err := os.ReadFile("../api/tidemark/v1/" + name + ".proto")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(b)
 	}
-	text := string(b)
 	check := func(m protoreflect.MessageDescriptor) {
 		_, rest, _ := strings.Cut(text, "\nmessage "+string(m.Name())+" {\n")
 		rest, _, _ = strings.Cut(rest, "\n}\n")

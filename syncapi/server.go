@@ -98,12 +98,16 @@ func (s *Service) Serve(ctx context.Context, ln net.Listener) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = s.Run(runCtx) })
 
+	handler := s.Handler()
+	if s.cfg.Wrap != nil {
+		handler = s.cfg.Wrap(handler)
+	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true) // when ln speaks TLS
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{
-		Handler:           s.Handler(),
+		Handler:           handler,
 		Protocols:         protocols,
 		ReadHeaderTimeout: headerTimeout,
 		// It also ends calls that are still being served when it is over, so it

@@ -89,6 +89,8 @@ type Config struct {
 	MaxInFlight int
 	// MaxRequest is how many bytes a request may have. 0: 4 MiB.
 	MaxRequest int
+	// Wrap is put around the whole handler that Serve serves. Nil: nothing.
+	Wrap func(http.Handler) http.Handler
 	// NoReflection leaves out gRPC reflection.
 	NoReflection bool
 	// Console serves everything under /console/, to everybody who can reach the

@@ -154,7 +154,7 @@ func newDesk(t testing.TB) *desk {
 		Now: func() time.Time { return d.w.now }, Logger: slog.New(slog.DiscardHandler),
 	})
 	check()
-	service := syncapi.Config{Hot: redis{d}, Truth: d.truth, Log: marks{d}, NodeID: "node", MarkWindow: 1}
+	service := syncapi.Config{Hot: redis{d}, Truth: d.truth, Log: marks{d}, Devices: storagetest.NewMemory(), NodeID: "node", MarkWindow: 1}
 	d.service, err = syncapi.New(service)
 	check()
 	service.PageBytes = terseBytes

@@ -75,9 +75,11 @@ func (Platform) EnumDescriptor() ([]byte, []int) {
 
 type RegisterDeviceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
 	// Names the device among the user's: 1-64 bytes, as in SendMessage.device.
-	Device   string   `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`
+	Device string `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`
+	// Whose notifications reach it. Required.
 	Platform Platform `protobuf:"varint,3,opt,name=platform,proto3,enum=tidemark.v1.Platform" json:"platform,omitempty"`
 	// The vendor's token of the application on the device, 1-4,096 bytes. Whoever
 	// registers it last has it: another user's registration of it ends.
@@ -181,9 +183,11 @@ func (*RegisterDeviceResponse) Descriptor() ([]byte, []int) {
 }
 
 type UnregisterDeviceRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Device        string                 `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// The device, as it was registered.
+	Device        string `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

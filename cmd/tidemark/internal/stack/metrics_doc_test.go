@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
+	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/storage/history"
 )
 
@@ -114,9 +115,12 @@ func houseStyle(name, kind string) error {
 // registeredMetrics starts every role and asks their registries.
 func registeredMetrics(t *testing.T) map[string]metricInfo {
 	t.Helper()
-	r := newRig(t, nil)
+	r := newRig(t, func(c *config.Config) {
+		c.ToOffline.Enabled = true
+		c.ToOffline.Webhook.URL, c.ToOffline.Webhook.Secret = "http://127.0.0.1:1/", strings.Repeat("k", 32)
+	})
 	r.start(stack.Runnable()...)
-	defer r.stop(stack.Audit, stack.Lag)
+	defer r.stop(stack.Audit, stack.Lag, stack.ToOffline)
 	var registries []*prometheus.Registry
 	for _, run := range r.roles {
 		registries = append(registries, run.registry)

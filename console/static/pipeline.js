@@ -165,7 +165,7 @@ export class PipelineView {
   #lag(p) {
     const rows = [];
     const cells = (first, l) => [...first, num(count(l.records)), num(l.records > 0 ? age(l.seconds) : '–', l.seconds > 60 ? 'bad' : ''),
-      h('span', { class: 'used' }, meter(l.retention), ' ', `${decimal(100 * l.retention)} %`, l.lost > 0 ? h('b', { class: 'bad' }, ` ${count(l.lost)} lost`) : null)];
+      h('span', { class: 'used' }, meter(l.retention), ' ', l.retention > 0 && l.retention < 0.0001 ? '< 0.01 %' : `${decimal(100 * l.retention)} %`, l.lost > 0 ? h('b', { class: 'bad' }, ` ${count(l.lost)} lost`) : null)];
     for (const [, of] of Map.groupBy(p.lag, (l) => l.group + ' ' + l.topic)) {
       const all = of.reduce((a, l) => ({
         records: a.records + l.records, seconds: Math.max(a.seconds, l.seconds), retention: Math.max(a.retention, l.retention), lost: a.lost + l.lost,

@@ -3,10 +3,8 @@ package stack
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/tidemark-im/tidemark/api/convert"
@@ -141,11 +139,11 @@ func (s *Stack) syncPart() (*part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newPart(string(Sync), s.shown(Sync, func(ctx context.Context) error { return svc.Serve(ctx, s.syncListener) })), nil
+	return newPart(string(Sync), func(ctx context.Context) error { return svc.Serve(ctx, s.syncListener) }), nil
 }
 
 func (s *Stack) gatewayPart() *part {
-	return newPart(string(Gateway), s.shown(Gateway, func(ctx context.Context) error {
+	return newPart(string(Gateway), func(ctx context.Context) error {
 		node, stop := context.WithCancel(context.WithoutCancel(ctx))
 		ended := make(chan error, 1)
 		go func() { ended <- s.gateway.Run(node) }()
@@ -157,25 +155,5 @@ func (s *Stack) gatewayPart() *part {
 			err = gerr
 		}
 		return err
-	}))
-}
-
-// shown lets readiness tell whether a server takes calls.
-func (s *Stack) shown(r Role, run func(context.Context) error) func(context.Context) error {
-	var state atomic.Pointer[string]
-	set := func(why string) { state.Store(&why) }
-	set("it has not begun to serve")
-	s.cfg.Health.Add(string(r), func() error {
-		if why := *state.Load(); why != "" {
-			return errors.New(why)
-		}
-		return nil
 	})
-	return func(ctx context.Context) error {
-		set("")
-		stop := context.AfterFunc(ctx, func() { set("it is stopping") })
-		defer stop()
-		defer set("it is stopping")
-		return run(ctx)
-	}
 }

@@ -323,6 +323,9 @@ func (s *Stack) assemble(context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", r, err)
 		}
+		if r == Sync || r == Gateway {
+			s.showServing(r, p)
+		}
 		s.parts = append(s.parts, p)
 	}
 	if s.tailLength != nil {

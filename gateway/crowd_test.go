@@ -43,8 +43,12 @@ func listen(t testing.TB, url, user, device string, binary bool) *listener {
 	}
 	l.client.OnSubscribed(func(centrifugo.ServerSubscribedEvent) { l.note(func() { l.subs++ }) })
 	l.client.OnUnsubscribed(func(centrifugo.ServerUnsubscribedEvent) { l.note(func() { l.subs-- }) })
-	l.client.OnConnecting(func(e centrifugo.ConnectingEvent) { l.note(func() { l.ends, l.ended, l.subs = append(l.ends, e.Reason), e.Code, 0 }) })
-	l.client.OnDisconnected(func(e centrifugo.DisconnectedEvent) { l.note(func() { l.ends, l.ended, l.subs = append(l.ends, e.Reason), e.Code, 0 }) })
+	l.client.OnConnecting(func(e centrifugo.ConnectingEvent) {
+		l.note(func() { l.ends, l.ended, l.subs = append(l.ends, e.Reason), e.Code, 0 })
+	})
+	l.client.OnDisconnected(func(e centrifugo.DisconnectedEvent) {
+		l.note(func() { l.ends, l.ended, l.subs = append(l.ends, e.Reason), e.Code, 0 })
+	})
 	l.client.OnPublication(func(e centrifugo.ServerPublicationEvent) {
 		ev := &tidemarkv1.PushEvent{}
 		read := protojson.Unmarshal

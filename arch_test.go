@@ -56,7 +56,7 @@ var homes = map[string][]string{
 	"go.mongodb.org/mongo-driver/v2":                          {"storage/history"},
 	"modernc.org/sqlite":                                      {"storage/embedded"},
 	"github.com/go-jose/go-jose/v4":                           {"internal/access"},
-	"connectrpc.com/connect":                                  {"syncapi", "api/tidemark/v1/tidemarkv1connect", "cmd/tidemark"},
+	"connectrpc.com/connect":                                  {"syncapi", "gateway", "api/tidemark/v1/tidemarkv1connect", "cmd/tidemark"},
 	"connectrpc.com/grpchealth":                               {"syncapi"},
 	"connectrpc.com/grpcreflect":                              {"syncapi"},
 	"github.com/centrifugal/centrifuge":                       {"gateway"},

@@ -50,7 +50,10 @@ func (c *Client) apply(ctx context.Context, e *tidemarkv1.PushEvent) error {
 	m := e.GetMessage()
 	switch {
 	case m == nil:
-		return c.other(ctx, e)
+		if err := c.other(ctx, e); err != nil || e.GetMaxSeq() <= n.Seq {
+			return err
+		}
+		// There is more than was pushed.
 	case m.GetSeq() <= n.Seq:
 		return nil
 	case m.GetSeq() == n.Seq+1 && n.Seq > 0:

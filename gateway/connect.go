@@ -259,7 +259,8 @@ func (g *Gateway) drain(ctx context.Context) (drained []*conn) {
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	begin := time.Now()
 	for i, c := range all {
-		due := begin.Add(g.cfg.Drain * time.Duration(i) / time.Duration(len(all)))
+		// Few need not wait for one another.
+		due := begin.Add(time.Duration(i) * min(g.cfg.Drain/time.Duration(len(all)), drainPace))
 		if left := time.Until(due); left > 0 {
 			wait(ctx, left)
 		}
@@ -267,6 +268,9 @@ func (g *Gateway) drain(ctx context.Context) (drained []*conn) {
 	}
 	return all
 }
+
+// drainPace is the longest pause between two devices that are told to go.
+const drainPace = 5 * time.Millisecond
 
 // disconnectKind keeps the metric's label a bounded set.
 func disconnectKind(d centrifuge.Disconnect) string {

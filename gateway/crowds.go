@@ -44,7 +44,7 @@ func (cs *crowds) publication(conv watermark.ConversationID, pub *centrifuge.Pub
 // seat gives the devices of a user on this node a seat in a crowd.
 func (cs *crowds) seat(u watermark.UserID, conv watermark.ConversationID) {
 	life := cs.g.life.Load()
-	if life == nil {
+	if life == nil || cs.g.cfg.Members == nil {
 		return
 	}
 	for _, c := range cs.g.connectionsOf(u) {
@@ -109,6 +109,9 @@ func (cs *crowds) close(cr *crowd) {
 // seatAll looks up which crowds the users of connections may be in, and seats
 // them in those where they are not yet.
 func (g *Gateway) seatAll(ctx context.Context, conns []*conn) {
+	if g.cfg.Crowds == nil || g.cfg.Members == nil {
+		return
+	}
 	for chunk := range slices.Chunk(conns, maxRead) {
 		users := make([]watermark.UserID, len(chunk))
 		for i, c := range chunk {

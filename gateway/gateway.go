@@ -88,9 +88,11 @@ type Config struct {
 	// administrator's: nil, or an error as those of Authenticate, or ErrNotAdmin.
 	// nil: everybody is.
 	Admin func(ctx context.Context, token string) error
-	// Members is required where connections are served.
+	// Members reads who is in a conversation. nil: nobody is in a crowd, and no
+	// transient events are passed on.
 	Members Members
-	// Crowds is required where connections are served.
+	// Crowds tells in which crowds users are. nil: in none, unless they are told to
+	// be while they are connected.
 	Crowds Crowds
 	// Presence keeps who is connected. nil: nobody does.
 	Presence Presence
@@ -238,9 +240,6 @@ func New(cfg Config) (*Gateway, error) {
 // Run serves until ctx ends, then tells every connected device to come back
 // and returns nil.
 func (g *Gateway) Run(ctx context.Context) error {
-	if g.cfg.Members == nil || g.cfg.Crowds == nil {
-		return errors.New("gateway: Members and Crowds are missing")
-	}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		end()

@@ -218,6 +218,9 @@ func (g *Gateway) roster(ctx context.Context, conv watermark.ConversationID, u w
 	if r := g.find(whole, one); r != nil {
 		return r, nil
 	}
+	if g.cfg.Members == nil {
+		return nil, errNotNow
+	}
 	select {
 	case g.loads <- struct{}{}:
 		defer func() { <-g.loads }()

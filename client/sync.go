@@ -50,10 +50,15 @@ func (c *Client) apply(ctx context.Context, e *tidemarkv1.PushEvent) error {
 	m := e.GetMessage()
 	switch {
 	case m == nil:
-		if err := c.other(ctx, e); err != nil || e.GetMaxSeq() <= n.Seq {
-			return err
+		bare := e.GetKind() == nil // there may be more than was pushed
+		if !bare {
+			if err := c.other(ctx, e); err != nil {
+				return err
+			}
 		}
-		// There is more than was pushed.
+		if e.GetMaxSeq() <= n.Seq && (!bare || e.GetMaxSeq() > 0) {
+			return nil
+		}
 	case m.GetSeq() <= n.Seq:
 		return nil
 	case m.GetSeq() == n.Seq+1 && n.Seq > 0:

@@ -55,7 +55,8 @@ func Trusting(_ context.Context, _ string, data []byte) (Identity, error) {
 type conn struct {
 	client *centrifuge.Client
 	who    Identity
-	binary bool // events are wanted in binary protobuf
+	binary bool      // events are wanted in binary protobuf
+	since  time.Time // before it the client was not told that it is connected
 	budget *rate.Limiter
 
 	mu     sync.Mutex
@@ -108,6 +109,12 @@ func (c *conn) channel(name string) string {
 
 type identityKey struct{}
 
+// arrival is who connected, and when.
+type arrival struct {
+	Identity
+	at time.Time
+}
+
 func (g *Gateway) connecting(ctx context.Context, e centrifuge.ConnectEvent) (centrifuge.ConnectReply, error) {
 	if g.leaving.Load() {
 		return centrifuge.ConnectReply{}, centrifuge.DisconnectShutdown
@@ -125,7 +132,7 @@ func (g *Gateway) connecting(ctx context.Context, e centrifuge.ConnectEvent) (ce
 	}
 	c := &conn{who: who, binary: e.Transport.Protocol() == centrifuge.ProtocolTypeProtobuf}
 	return centrifuge.ConnectReply{
-		Context:           context.WithValue(ctx, identityKey{}, who),
+		Context:           context.WithValue(ctx, identityKey{}, arrival{who, time.Now()}),
 		Credentials:       &centrifuge.Credentials{UserID: string(who.User), ExpireAt: expireAt(who)},
 		Subscriptions:     map[string]centrifuge.SubscribeOptions{c.channel(userChannel(who.User)): sub},
 		ClientSideRefresh: true,
@@ -180,9 +187,9 @@ func (g *Gateway) refresh(c *centrifuge.Client, e centrifuge.RefreshEvent) (cent
 }
 
 func (g *Gateway) connected(client *centrifuge.Client) {
-	who, _ := client.Context().Value(identityKey{}).(Identity)
+	who, _ := client.Context().Value(identityKey{}).(arrival)
 	c := &conn{
-		client: client, who: who, binary: client.Transport().Protocol() == centrifuge.ProtocolTypeProtobuf,
+		client: client, who: who.Identity, since: who.at, binary: client.Transport().Protocol() == centrifuge.ProtocolTypeProtobuf,
 		budget: rate.NewLimiter(rate.Limit(g.cfg.TransientRate), 2*g.cfg.TransientRate),
 		crowds: make(map[*crowd]struct{}),
 	}

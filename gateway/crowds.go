@@ -72,7 +72,11 @@ func (cs *crowds) open(conv watermark.ConversationID) (*crowd, error) {
 	cr := cs.by[conv]
 	if cr == nil {
 		cr = &crowd{all: cs, conv: conv, channel: crowdChannel(conv), at: unknown, seats: make(map[watermark.UserID]*seat)}
-		cr.held = sync.OnceValue(func() error { return cs.g.relay.hold(cr.channel) })
+		cr.held = sync.OnceValue(func() error {
+			err := cs.g.relay.hold(cr.channel)
+			cr.since = time.Now()
+			return err
+		})
 		cs.by[conv] = cr
 		cs.g.m.crowds.Inc()
 	}

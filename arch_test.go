@@ -41,6 +41,7 @@ var arrows = map[string][]string{
 	"internal/telemetry":  {},
 	"internal/devcluster": {},
 	"internal/mutate":     {},
+	"internal/gateload":   {"gateway", "api/...", "watermark"},
 	// The judge of a chaos run knows nothing of what it judges.
 	"internal/chaos":         {"internal/chaos/check", "internal/chaos/history"},
 	"internal/chaos/check":   {"internal/chaos/history"},

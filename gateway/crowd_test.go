@@ -242,6 +242,24 @@ func TestALostKickLetsNothingOut(t *testing.T) {
 	k.gets(t, "who was kicked", 1)
 }
 
+// The change that is heard of is somebody else's, and behind a lost one.
+func TestAChangeBehindALostOneIsNotEnough(t *testing.T) {
+	w := newWorld()
+	b, c := member("B", 0, 0), member("C", 0, 0)
+	w.put(crowd, member("A", 0, 0), b, c)
+	n := withWorld(t, w)
+	a, k := listen(t, n.url, "A", "", false), listen(t, n.url, "B", "", false)
+	a.listens(t, 2)
+	k.listens(t, 2)
+	deliver(t, n.Gateway, push(1, 0))
+	k.gets(t, "a member", 1)
+	w.put(crowd, left(b, 1), left(c, 1))
+	deliver(t, n.Gateway, moved(left(c, 1), 30, 40), push(2, 40))
+	a.gets(t, "who stays", 1, 2)
+	k.listens(t, 1)
+	k.gets(t, "who was kicked", 1)
+}
+
 func TestWhatComesWhileMembersAreReadWaitsAndOverflowsIntoAHint(t *testing.T) {
 	w := newWorld()
 	w.put(crowd, member("A", 0, 0))

@@ -190,13 +190,13 @@ func (d *others) ask(what string) (int, error) {
 }
 
 func (d *others) await(what string, n int) error {
-	for until := time.Now().Add(5 * time.Minute); ; {
+	for until := time.Now().Add(2 * time.Minute); ; {
 		got, err := d.ask(what)
 		if err != nil || got >= n {
 			return err
 		}
 		if time.Now().After(until) {
-			return fmt.Errorf("%d of %d %s after five minutes", got, n, what)
+			return fmt.Errorf("%d of %d %s after two minutes", got, n, what)
 		}
 		<-time.After(5 * time.Millisecond)
 	}
@@ -216,7 +216,7 @@ func (d *others) deliver(g *gateway.Gateway, whom string, n, messages int, deliv
 		}
 	}
 	if err := d.await("received", had+n*messages); err != nil {
-		return err
+		return fmt.Errorf("%w, with %d connections left", err, g.Connections())
 	}
 	took, cpu := time.Since(began), processor()-used
 	fmt.Printf("to %s: %d deliveries in %.2f s, %.0f/s; %.0f in a second of the gateway's processor time\n",

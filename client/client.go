@@ -9,14 +9,21 @@
 //     however long the device was away. Gaps are filled by pulling.
 //   - After a reconnect it asks what changed in the list since its version, and
 //     pulls only where a watermark is ahead of its own.
-//   - Whichever of these a device loses, the next sync brings it again.
+//   - Whichever of these a device loses, the next sync brings it again: a number
+//     that is gone is asked for, and a list that is shorter than the server's is
+//     read anew.
+//   - What Send took is sent, each message once and a conversation's in order,
+//     however often it is tried and whenever the device dies.
 //   - When a conversation was repaired on the server, the messages from the
 //     repaired point on are handed over again, with Update.Again set.
 //
 // A number is saved after the message that it covers was handed over, so a
 // process that dies in between hands that message over once more after its
 // restart: OnMessage should be idempotent by conversation and seq. The version is
-// saved after everything that it covers.
+// saved after everything that it covers. Package sqlite keeps all of it in a file.
+//
+// What is not handed over: revokes and other events of the time when the device
+// was not connected. Who shows old messages pulls them again.
 //
 // Run owns everything; callbacks come from its one goroutine. The methods that
 // call the server are safe for concurrent use. A failing server is tried again
@@ -43,6 +50,8 @@ type Service interface {
 	GetWatermarks(context.Context, *tidemarkv1.GetWatermarksRequest) (*tidemarkv1.GetWatermarksResponse, error)
 	SyncConversations(context.Context, *tidemarkv1.SyncConversationsRequest) (*tidemarkv1.SyncConversationsResponse, error)
 	SetReadSeq(context.Context, *tidemarkv1.SetReadSeqRequest) (*tidemarkv1.ReadResponse, error)
+	MarkConversationRead(context.Context, *tidemarkv1.MarkConversationReadRequest) (*tidemarkv1.ReadResponse, error)
+	Send(context.Context, *tidemarkv1.SendRequest) (*tidemarkv1.SendResponse, error)
 }
 
 // Live is a stream of push events. Stream blocks until ctx ends; it calls
@@ -96,12 +105,14 @@ type Config struct {
 	Device string
 	// Service is required.
 	Service Service
-	// Live brings pushes. nil: the client pulls once and Run ends.
+	// Live brings pushes. nil: the client pulls and sends once, and Run ends.
 	Live Live
 	// Store keeps the numbers. nil: in memory.
 	Store Store
 	// List keeps the version of the list. nil: in memory.
 	List ListStore
+	// Outbox keeps what Send took. nil: in memory.
+	Outbox Outbox
 	// OnMessage is required. An error ends Run with it.
 	OnMessage func(context.Context, Update) error
 	// OnConversation, if set, sees each entry of the list that changed, whole;
@@ -109,6 +120,9 @@ type Config struct {
 	OnConversation func(ctx context.Context, e *tidemarkv1.ConversationEntry, listed bool) error
 	// OnEvent, if set, sees every other event: reads, revokes, windows.
 	OnEvent func(context.Context, *tidemarkv1.PushEvent) error
+	// OnSent, if set, sees what became of a message of Send, once, or again after
+	// a restart. It may come before or after the message itself.
+	OnSent func(context.Context, Sent) error
 	// Newest bounds how many messages of a conversation that the device never
 	// had are delivered: the newest ones. 0: all that can be seen.
 	Newest int64
@@ -124,10 +138,16 @@ type Client struct {
 	events chan *tidemarkv1.PushEvent
 	resync chan struct{} // holds one token: the list must be synced
 
-	version string // of the list; Run's goroutine only
+	outgoing chan struct{}                    // holds one token: look into the outbox
+	tasks    chan func(context.Context) error // what the sender has Run do
+	synced   chan struct{}                    // closed when the list was synced once
+
+	version    string // of the list; Run's goroutine only, as the next one
+	syncedOnce bool
 
 	mu      sync.Mutex
-	numbers map[string]Numbers // guarded by mu; written by Run's goroutine only
+	numbers map[string]Numbers                 // guarded by mu; written by Run's goroutine only
+	pending map[outKey]*tidemarkv1.SendMessage // guarded by mu; what the outbox has
 }
 
 // New checks cfg.
@@ -160,16 +180,25 @@ func New(cfg Config) (*Client, error) {
 	if cfg.List == nil {
 		cfg.List = memory{}
 	}
+	if cfg.Outbox == nil {
+		cfg.Outbox = new(memoryOutbox)
+	}
 	return &Client{
 		cfg: cfg,
 		// A burst that does not fit costs a pull, nothing else.
 		events: make(chan *tidemarkv1.PushEvent, 256),
 		resync: make(chan struct{}, 1),
+
+		outgoing: make(chan struct{}, 1),
+		tasks:    make(chan func(context.Context) error),
+		synced:   make(chan struct{}),
+		pending:  make(map[outKey]*tidemarkv1.SendMessage),
 	}, nil
 }
 
 // Run brings the device up to date and, with a Live, keeps it so until ctx
-// ends. It returns nil then, and an error when a callback or the store fails.
+// ends. It returns nil then, and an error when a callback or the store fails. A
+// Client runs once.
 func (c *Client) Run(ctx context.Context) error {
 	numbers, err := c.cfg.Store.Load(ctx)
 	if err != nil {
@@ -182,23 +211,48 @@ func (c *Client) Run(ctx context.Context) error {
 		// What the version says was taken in is not there any more.
 		c.version = ""
 	}
+	waiting, err := c.cfg.Outbox.Waiting(ctx)
+	if err != nil {
+		return fmt.Errorf("client: read the outbox: %w", err)
+	}
 	c.mu.Lock()
 	c.numbers = make(map[string]Numbers, len(numbers))
 	maps.Copy(c.numbers, numbers)
-	c.mu.Unlock()
-	if c.cfg.Live == nil {
-		return c.settled(ctx, c.syncAll(ctx))
+	for _, m := range waiting {
+		c.pending[keyOf(m)] = m
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var live sync.WaitGroup
-	live.Go(func() {
-		if err := c.cfg.Live.Stream(ctx, c.requestSync, c.offer); err != nil && ctx.Err() == nil {
-			c.cfg.Logger.Error("live stream ended", "error", err)
+	c.mu.Unlock()
+	return c.settled(ctx, c.runAll(ctx))
+}
+
+// runAll runs the loop and, beside it, the stream and the sender.
+func (c *Client) runAll(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	var beside sync.WaitGroup
+	if c.cfg.Live == nil {
+		c.requestSync()
+	} else {
+		beside.Go(func() {
+			if err := c.cfg.Live.Stream(ctx, c.requestSync, c.offer); err != nil && ctx.Err() == nil {
+				c.cfg.Logger.Error("live stream ended", "error", err)
+			}
+		})
+	}
+	beside.Go(func() {
+		err := c.sendAll(ctx, c.cfg.Live == nil)
+		if err == nil {
+			err = errFinished
 		}
+		stop(err)
 	})
-	err = c.settled(ctx, c.loop(ctx))
-	cancel()
-	live.Wait()
+	err := c.loop(ctx)
+	stop(err)
+	beside.Wait()
+	if cause := context.Cause(ctx); errors.Is(cause, errFinished) {
+		return nil
+	} else if errors.Is(err, context.Canceled) {
+		return cause
+	}
 	return err
 }
 
@@ -221,9 +275,21 @@ func (c *Client) MarkRead(ctx context.Context, conversation string, seq int64) (
 	return res.GetReadSeq(), res.GetUnread(), nil
 }
 
+// Acknowledge marks a conversation read up to seq like MarkRead, and in a
+// single conversation tells the peer.
+func (c *Client) Acknowledge(ctx context.Context, conversation string, seq int64) (read, unread int64, err error) {
+	res, err := c.cfg.Service.MarkConversationRead(ctx, &tidemarkv1.MarkConversationReadRequest{
+		User: string(c.cfg.User), Conversation: conversation, ReadSeq: seq, Device: c.cfg.Device,
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("client: acknowledge %s: %w", conversation, err)
+	}
+	return res.GetReadSeq(), res.GetUnread(), nil
+}
+
 // settled turns the end of ctx into a clean end.
 func (c *Client) settled(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+	if ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
 		return nil
 	}
 	return err

@@ -38,10 +38,16 @@ type server struct {
 	read    map[string]int64
 	fail    int // calls that fail from now on
 	pulls   int
-	lists   int                 // calls
-	open    map[string]bool     // groups that are not in the list
-	log     string              // versions of another one are worth nothing
-	past    []map[string]string // by version, what each conversation was like
+	lists   int                                          // calls
+	open    map[string]bool                              // groups that are not in the list
+	log     string                                       // versions of another one are worth nothing
+	past    []map[string]string                          // by version, what each conversation was like
+	sends   int                                          // calls
+	unheard int                                          // sends that are taken and not answered from now on
+	lost    int                                          // sends that are not taken from now on
+	burst   int                                          // messages of others that follow one that is not answered
+	refuse  error                                        // for every send
+	own     map[string]map[int64]*tidemarkv1.SendMessage // what was sent, by conversation and seq
 
 	connected func()
 	event     func(*tidemarkv1.PushEvent)
@@ -49,7 +55,7 @@ type server struct {
 }
 
 func newServer() *server {
-	return &server{bodies: map[string][]string{}, visible: map[string]wm.Intervals{}, repair: map[string]wm.Repaired{}, read: map[string]int64{}, ready: make(chan struct{}), open: map[string]bool{}, log: "log"}
+	return &server{bodies: map[string][]string{}, visible: map[string]wm.Intervals{}, repair: map[string]wm.Repaired{}, read: map[string]int64{}, ready: make(chan struct{}), open: map[string]bool{}, log: "log", own: map[string]map[int64]*tidemarkv1.SendMessage{}}
 }
 
 func (s *server) sees(conv string) wm.Intervals {
@@ -95,7 +101,8 @@ func (s *server) Pull(_ context.Context, req *tidemarkv1.PullRequest) (*tidemark
 }
 
 func (s *server) message(conv string, seq int64) *tidemarkv1.Message {
-	return &tidemarkv1.Message{Conversation: conv, Seq: seq, Body: &tidemarkv1.Message_Text{Text: s.bodies[conv][seq-1]}}
+	m := s.own[conv][seq]
+	return &tidemarkv1.Message{Conversation: conv, Seq: seq, Sender: m.GetSender(), ClientMessageId: m.GetClientMessageId(), Body: &tidemarkv1.Message_Text{Text: s.bodies[conv][seq-1]}}
 }
 
 func (s *server) GetWatermarks(_ context.Context, req *tidemarkv1.GetWatermarksRequest) (*tidemarkv1.GetWatermarksResponse, error) {
@@ -156,6 +163,11 @@ func (s *server) SyncConversations(_ context.Context, req *tidemarkv1.SyncConver
 	}
 	slices.Sort(convs)
 	res := &tidemarkv1.SyncConversationsResponse{FullResync: base == 0}
+	for c := range s.past[pin-1] {
+		if !s.open[c] {
+			res.TotalConversations++
+		}
+	}
 	if len(convs) > 0 {
 		res.Changed = []*tidemarkv1.ConversationEntry{{Watermarks: s.marksOf(convs[0])}}
 	}
@@ -172,6 +184,51 @@ func (s *server) SetReadSeq(_ context.Context, req *tidemarkv1.SetReadSeqRequest
 	defer s.mu.Unlock()
 	s.read[req.GetConversation()] = max(s.read[req.GetConversation()], req.GetReadSeq())
 	return &tidemarkv1.ReadResponse{ReadSeq: s.read[req.GetConversation()]}, nil
+}
+
+func (s *server) MarkConversationRead(ctx context.Context, req *tidemarkv1.MarkConversationReadRequest) (*tidemarkv1.ReadResponse, error) {
+	return s.SetReadSeq(ctx, &tidemarkv1.SetReadSeqRequest{Conversation: req.GetConversation(), ReadSeq: req.GetReadSeq()})
+}
+
+// Send knows an id again within the last 10 messages.
+func (s *server) Send(_ context.Context, req *tidemarkv1.SendRequest) (*tidemarkv1.SendResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sends++
+	if s.refuse != nil {
+		return nil, s.refuse
+	}
+	if err := s.failing(); err != nil {
+		return nil, err
+	}
+	if s.lost > 0 {
+		s.lost--
+		return nil, errDown
+	}
+	m := req.GetMessage()
+	conv := m.GetConversation()
+	res := &tidemarkv1.SendResponse{ClientMessageId: m.GetClientMessageId()}
+	for seq, had := range s.own[conv] {
+		if had.GetClientMessageId() == m.GetClientMessageId() && seq > int64(len(s.bodies[conv]))-10 {
+			res.Seq, res.Duplicate = seq, true
+		}
+	}
+	if res.Seq == 0 {
+		s.bodies[conv] = append(s.bodies[conv], m.GetText())
+		res.Seq = int64(len(s.bodies[conv]))
+		if s.own[conv] == nil {
+			s.own[conv] = map[int64]*tidemarkv1.SendMessage{}
+		}
+		s.own[conv][res.Seq] = m
+	}
+	if s.unheard > 0 {
+		s.unheard--
+		for range s.burst {
+			s.bodies[conv] = append(s.bodies[conv], "of another")
+		}
+		return nil, errDown
+	}
+	return res, nil
 }
 
 func (s *server) Stream(ctx context.Context, connected func(), event func(*tidemarkv1.PushEvent)) error {

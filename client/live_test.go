@@ -12,6 +12,7 @@ import (
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/client"
 	"github.com/tidemark-im/tidemark/gateway"
+	"github.com/tidemark-im/tidemark/watermark"
 )
 
 // kept hands out the connections that it accepted, so that a test can break
@@ -77,8 +78,21 @@ func TestTheFirstAttemptMayFail(t *testing.T) {
 	}
 }
 
+// nobody is a member of anything.
+type nobody struct{}
+
+func (nobody) Members(context.Context, watermark.ConversationID, []watermark.UserID) (map[watermark.UserID]watermark.Member, bool, error) {
+	return nil, true, nil
+}
+
+func (nobody) Crowds(_ context.Context, users []watermark.UserID) ([][]watermark.ConversationID, error) {
+	return make([][]watermark.ConversationID, len(users)), nil
+}
+
 func TestLostAndBackAreTold(t *testing.T) {
-	g, err := gateway.New(gateway.Config{Authenticate: gateway.Trusting, Logger: slog.New(slog.DiscardHandler)})
+	g, err := gateway.New(gateway.Config{
+		Authenticate: gateway.Trusting, Members: nobody{}, Crowds: nobody{}, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,12 @@ func (c *Client) loop(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-c.resync:
-			err = c.syncAll(ctx)
+			if err = c.syncAll(ctx); err == nil && !c.syncedOnce {
+				c.syncedOnce = true
+				close(c.synced)
+			}
+		case do := <-c.tasks:
+			err = unwrapped(do(ctx))
 		case e := <-c.events:
 			err = c.apply(ctx, e)
 		}
@@ -49,20 +54,19 @@ func (c *Client) apply(ctx context.Context, e *tidemarkv1.PushEvent) error {
 	}
 	m := e.GetMessage()
 	switch {
-	case m == nil:
-		bare := e.GetKind() == nil // there may be more than was pushed
-		if !bare {
-			if err := c.other(ctx, e); err != nil {
-				return err
-			}
-		}
-		if e.GetMaxSeq() <= n.Seq && (!bare || e.GetMaxSeq() > 0) {
+	case e.GetKind() == nil:
+		// There is more than a push tells; 0: perhaps.
+		if e.GetMaxSeq() > 0 && e.GetMaxSeq() <= n.Seq {
 			return nil
+		}
+	case m == nil:
+		if err := c.other(ctx, e); err != nil || e.GetMaxSeq() <= n.Seq {
+			return err
 		}
 	case m.GetSeq() <= n.Seq:
 		return nil
 	case m.GetSeq() == n.Seq+1 && n.Seq > 0:
-		return c.deliver(ctx, m, false)
+		return unwrapped(c.deliver(ctx, m, false))
 	}
 	return c.retry(ctx, func() error { return c.syncSome(ctx, []string{conv}) })
 }
@@ -94,21 +98,37 @@ const givenUp = 3
 // version is saved after all that it covers, so whatever ends this in between,
 // the next one brings the same again.
 func (c *Client) syncAll(ctx context.Context) error {
+	if total, err := c.walk(ctx); err != nil {
+		return err
+	} else if total >= 0 && total != int64(len(c.known(func(n Numbers) bool { return n.Listed }))) {
+		// The device lost some of its numbers, and not the version that says that
+		// it has them. (Or the list changed during the walk, which costs one more.)
+		c.version = ""
+		if _, err := c.walk(ctx); err != nil {
+			return err
+		}
+	}
+	return c.syncUnlisted(ctx)
+}
+
+// walk reads what changed in the list, and gives how many conversations the
+// server has in it, or -1 where it brought all of them anyway.
+func (c *Client) walk(ctx context.Context) (total int64, err error) {
 	req := &tidemarkv1.SyncConversationsRequest{User: string(c.cfg.User), Version: c.version}
 	seen := make(map[string]bool)
 	for {
 		res, err := c.listPage(ctx, req)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		for _, e := range res.GetChanged() {
 			if err := c.entry(ctx, e, true, seen); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		for _, e := range res.GetRemoved() {
 			if err := c.entry(ctx, e, false, seen); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		if req.PageToken = res.GetNextPageToken(); req.PageToken != "" {
@@ -116,14 +136,17 @@ func (c *Client) syncAll(ctx context.Context) error {
 		}
 		if res.GetFullResync() {
 			if err := c.unlist(ctx, seen); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		if err := c.cfg.List.SaveVersion(ctx, res.GetVersion()); err != nil {
-			return fmt.Errorf("client: save the version of the list: %w", err)
+			return 0, fmt.Errorf("client: save the version of the list: %w", err)
 		}
 		c.version = res.GetVersion()
-		return c.syncUnlisted(ctx)
+		if res.GetFullResync() {
+			return -1, nil
+		}
+		return res.GetTotalConversations(), nil
 	}
 }
 
@@ -183,9 +206,11 @@ func (c *Client) unlist(ctx context.Context, seen map[string]bool) error {
 }
 
 // syncUnlisted compares the watermarks of conversations that the list does not
-// speak of: groups that the user wrote to without having joined them.
+// speak of: groups that the user wrote to without having joined them, and at
+// first those of which a number is gone.
 func (c *Client) syncUnlisted(ctx context.Context) error {
-	for convs := range slices.Chunk(c.known(func(n Numbers) bool { return !n.Listed }), maxGiven) {
+	ask := func(n Numbers) bool { return !n.Listed || !c.syncedOnce && (n.Seq == 0 || n.Read == 0) }
+	for convs := range slices.Chunk(c.known(ask), maxGiven) {
 		if err := c.retry(ctx, func() error { return c.syncSome(ctx, convs) }); err != nil {
 			return err
 		}
@@ -312,11 +337,17 @@ func (c *Client) pull(ctx context.Context, conv string, begin, end int64, again 
 	}
 }
 
-// deliver hands a message over, then remembers it.
+// deliver hands a message over, then remembers it. An own one leaves the outbox
+// before its seq is saved: afterwards it would not come again.
 func (c *Client) deliver(ctx context.Context, m *tidemarkv1.Message, again bool) error {
 	n := c.Numbers(m.GetConversation())
 	if err := c.cfg.OnMessage(ctx, Update{Message: m, Again: again}); err != nil {
 		return local{fmt.Errorf("client: message callback: %w", err)}
+	}
+	if m.GetSender() == string(c.cfg.User) {
+		if err := c.settle(ctx, outKey{m.GetConversation(), m.GetClientMessageId()}, m.GetSeq(), nil); err != nil {
+			return err
+		}
 	}
 	if m.GetSeq() <= n.Seq {
 		return nil

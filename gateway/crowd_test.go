@@ -196,7 +196,9 @@ func TestAKickIsInOrderWithMessages(t *testing.T) {
 	a, k := listen(t, n.url, "A", "", false), listen(t, n.url, "B", "", false)
 	a.listens(t, 2)
 	k.listens(t, 2)
-	for seq := int64(1); seq <= 20; seq++ {
+	deliver(t, n.Gateway, push(1, 0))
+	a.gets(t, "who stays", 1) // the members are known as of here
+	for seq := int64(2); seq <= 20; seq++ {
 		deliver(t, n.Gateway, push(seq, 0))
 	}
 	out := left(b, 20)

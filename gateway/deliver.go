@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"strconv"
@@ -90,6 +91,10 @@ type publication struct {
 // crowd in order. An error is transient: the caller delivers the same again, and
 // devices ignore seqs that they know.
 func (g *Gateway) Deliver(ctx context.Context, deliveries []Delivery) error {
+	if g.shard == nil && g.life.Load() == nil {
+		// The broker in memory has nobody to tell before its node runs.
+		return fault.New(fault.Transient, "broker", errors.New("gateway: does not run yet"))
+	}
 	ways := make([][]publication, g.bucket)
 	add := func(p publication) {
 		w := hashOf(p.channel) % uint32(len(ways))

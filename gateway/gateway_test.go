@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/gateway"
+	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -134,5 +136,19 @@ func TestNewReportsAllFaults(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not name %s", err, want)
 		}
+	}
+}
+
+// Who delivers before the node runs is told to come again: the broker in memory
+// would have nobody to hand it to.
+func TestDeliverBeforeItRuns(t *testing.T) {
+	g, err := gateway.New(gateway.Config{Authenticate: gateway.Trusting, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	err = g.Deliver(t.Context(), nil)
+	if fault.ClassOf(err) != fault.Transient {
+		t.Errorf("got %v", err)
 	}
 }

@@ -30,7 +30,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Connections that ended, by kind: slow, shutdown, closed, expired, limit, administrator, other.",
 		}, []string{"kind"}),
 		refused: f.NewCounter(prometheus.CounterOpts{
-			Name: "tidemark_gateway_refused_total",
+			Name: "tidemark_gateway_refused_connections_total",
 			Help: "Connections that were refused at the connect frame.",
 		}),
 		published: f.NewCounterVec(prometheus.CounterOpts{

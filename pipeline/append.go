@@ -151,6 +151,9 @@ func (a *appending) answered(ctx context.Context, r result) error {
 	if r.err == nil {
 		a.p.metrics.records.WithLabelValues(topic).Inc()
 		a.p.metrics.bytes.WithLabelValues(topic).Add(float64(len(r.s.out.Key) + len(r.s.out.Value)))
+		if topic == a.p.cfg.Topics().DeadLetter {
+			a.p.metrics.setAside(r.s.out)
+		}
 		if next := a.lines[r.s.key]; len(next) > 0 {
 			a.lines[r.s.key] = next[1:]
 			return a.send(ctx, next[0])

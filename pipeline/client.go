@@ -85,6 +85,7 @@ type Topics struct {
 	ToRedis    string // what producers send, and commands
 	Sequenced  string // everything that happened, in order
 	DeadLetter string // what could not be processed
+	Offline    string // what absent users are to be told of, where anybody is
 }
 
 // Topics gives the topic names under c's prefix.
@@ -93,6 +94,7 @@ func (c Config) Topics() Topics {
 		ToRedis:    c.TopicPrefix + "toRedis",
 		Sequenced:  c.TopicPrefix + "sequenced",
 		DeadLetter: c.TopicPrefix + "deadLetter",
+		Offline:    c.TopicPrefix + "toOfflinePush",
 	}
 }
 

@@ -36,7 +36,9 @@ type PartitionLag struct {
 	// Start and End are the log's: the first offset that is left, and the one
 	// that the next record gets.
 	Start, End int64
-	// Records is how many records the group has not processed.
+	// Records is how many offsets stand before the group's end, from the oldest
+	// record that it has not processed on. Marks of transactions behind the last
+	// record are none.
 	Records int64
 	// Lost is how many offsets the log gave up before the group had them.
 	Lost int64
@@ -55,6 +57,17 @@ func (l *PartitionLag) Age(now time.Time) time.Duration {
 		return 0
 	}
 	return max(now.Sub(l.Oldest), 0)
+}
+
+// Headroom is how long retention leaves the oldest unprocessed record at now:
+// when it is used up, the record is deleted unread, as far as time decides.
+// Where none waits it is all of the retention. It is false when the topic keeps
+// records for ever, or Kafka does not tell.
+func (l *PartitionLag) Headroom(now time.Time) (time.Duration, bool) {
+	if l.Retention <= 0 {
+		return 0, false
+	}
+	return max(l.Retention-l.Age(now), 0), true
 }
 
 // RetentionUsed is how much of the topic's retention the oldest unprocessed
@@ -82,6 +95,8 @@ type Offsets struct {
 	mu     sync.Mutex
 	client sarama.Client // nil: not connected
 	closed bool
+	// oldest keeps what was read of records, one for each partition of a group.
+	oldest map[oldestKey]oldest // guarded by mu
 }
 
 // NewOffsets checks conf and starts nothing.
@@ -96,7 +111,7 @@ func NewOffsets(conf OffsetsConfig) (*Offsets, error) {
 	if conf.Poll == 0 {
 		conf.Poll = 50 * time.Millisecond
 	}
-	return &Offsets{conf: conf}, nil
+	return &Offsets{conf: conf, oldest: make(map[oldestKey]oldest)}, nil
 }
 
 // Close breaks the connections. Questions asked afterwards fail.
@@ -245,11 +260,44 @@ func (o *Offsets) lag(ctx context.Context, gt GroupTopic) ([]PartitionLag, error
 		if l.Records == 0 {
 			return nil
 		}
-		var err error
-		l.Oldest, err = o.timeAt(ctx, client, gt.Topic, p, at)
+		found, err := o.oldestOf(ctx, client, gt, p, at, l.End)
+		l.Oldest, l.Records = found.time, max(l.End-found.offset, 0)
 		return err
 	})
 	return out, err
+}
+
+// Members tells how many members a group has: processes that read for it, or
+// that Kafka has not given up yet. A group that never was has none.
+func (o *Offsets) Members(ctx context.Context, group string) (int, error) {
+	client, err := o.connected()
+	if err != nil {
+		return 0, err
+	}
+	admin, err := sarama.NewClusterAdminFromClient(client) // closing it would close the client
+	if err != nil {
+		return 0, sortError(fmt.Errorf("describe group %s: %w", group, err))
+	}
+	n := 0
+	err = tailTries(ctx, 3, func() error {
+		described, err := admin.DescribeConsumerGroups([]string{group})
+		if err != nil {
+			_ = client.RefreshCoordinator(group) // the next attempt tells whether that helped
+			return err
+		}
+		for _, d := range described {
+			if d.Err != sarama.ErrNoError {
+				_ = client.RefreshCoordinator(group)
+				return d.Err
+			}
+			n = len(d.Members)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, sortError(fmt.Errorf("describe group %s: %w", group, err))
+	}
+	return n, nil
 }
 
 // retention asks how long the topic keeps records. Not to be allowed to know is
@@ -281,23 +329,6 @@ func (o *Offsets) retention(client sarama.Client, topic string) (time.Duration, 
 		}
 	}
 	return 0, nil
-}
-
-// timeAt gives the time of the record at offset, or of the first one after it.
-// It is zero when retention has just deleted it: the next look tells.
-func (o *Offsets) timeAt(ctx context.Context, client sarama.Client, topic string, partition int32, offset int64) (time.Time, error) {
-	var f fetched
-	err := tailTries(ctx, 3, func() (err error) {
-		f, err = fetchRecords(client, topic, partition, offset, 1)
-		return err
-	})
-	switch {
-	case errors.Is(err, sarama.ErrOffsetOutOfRange), err == nil && len(f.records) == 0:
-		return time.Time{}, nil
-	case err != nil:
-		return time.Time{}, sortError(err)
-	}
-	return f.records[0].Time, nil
 }
 
 func (o *Offsets) partitions(topic string) (sarama.Client, []int32, error) {

@@ -208,6 +208,12 @@ func TestLagMonitor(t *testing.T) {
 	if used := u.metric("tidemark_pipeline_lag_retention_ratio"); used <= 0 || used > 1 {
 		t.Errorf("%v of the retention is used", used)
 	}
+	if left := u.metric("tidemark_pipeline_lag_headroom_seconds"); left <= 60 || left > 120 {
+		t.Errorf("%v s of 120 until it is deleted", left)
+	}
+	if err := m.Ready(); err != nil {
+		t.Errorf("not ready after a look: %v", err)
+	}
 	l.commit(0, 2)
 	tailAwait(t, "no lag", func() bool {
 		return u.metric("tidemark_pipeline_lag_records") == 0 && u.metric("tidemark_pipeline_lag_seconds") == 0
@@ -217,6 +223,9 @@ func TestLagMonitor(t *testing.T) {
 	h := l.cluster.Fault(kfake.Fault{Keys: tailKeys(keyListOffsets), Err: kerr.NotLeaderForPartition, Count: -1})
 	tailAwait(t, "the values are gone", func() bool { return !has("tidemark_pipeline_lag_records") })
 	tailAwait(t, "a failure is counted", func() bool { return u.metric("tidemark_pipeline_lag_failures_total") > 0 })
+	if err := m.Ready(); err == nil {
+		t.Error("ready although it cannot look")
+	}
 	h.Remove()
 	tailAwait(t, "the values are back", func() bool { return has("tidemark_pipeline_lag_records") })
 	cancel()

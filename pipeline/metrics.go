@@ -2,10 +2,13 @@ package pipeline
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tidemark-im/tidemark/pipeline/wire"
 )
 
 // register registers c, or gives the one that stands there already: a process
@@ -40,34 +43,59 @@ func histograms(reg prometheus.Registerer, name, help string, buckets []float64,
 }
 
 type producerMetrics struct {
-	records  *prometheus.CounterVec
-	bytes    *prometheus.CounterVec
-	retries  *prometheus.CounterVec
-	inFlight *prometheus.GaugeVec
-	waits    *prometheus.CounterVec
+	records     *prometheus.CounterVec
+	bytes       *prometheus.CounterVec
+	retries     *prometheus.CounterVec
+	inFlight    *prometheus.GaugeVec
+	waits       *prometheus.CounterVec
+	deadLetters *prometheus.CounterVec
 }
 
-func newProducerMetrics(reg prometheus.Registerer) *producerMetrics {
-	return &producerMetrics{
-		records:  counters(reg, "tidemark_pipeline_appended_records_total", "Records that Kafka acknowledged.", "topic"),
-		bytes:    counters(reg, "tidemark_pipeline_appended_bytes_total", "Bytes of key, value and headers that Kafka acknowledged.", "topic"),
-		retries:  counters(reg, "tidemark_pipeline_append_retries_total", "Records that failed to be appended and are sent again, by reason.", "topic", "reason"),
-		inFlight: gauges(reg, "tidemark_pipeline_append_in_flight_records", "Records sent and not yet answered.", "client"),
-		waits:    counters(reg, "tidemark_pipeline_append_metadata_waits_total", "Times that a producer waited because no broker told it a leader.", "client"),
+func newProducerMetrics(reg prometheus.Registerer, topics Topics) *producerMetrics {
+	m := &producerMetrics{
+		deadLetters: counters(reg, "tidemark_pipeline_dead_letters_total", "Records set aside, by the topic that they stood in and by reason.", "topic", "reason"),
+		records:     counters(reg, "tidemark_pipeline_appended_records_total", "Records that Kafka acknowledged.", "topic"),
+		bytes:       counters(reg, "tidemark_pipeline_appended_bytes_total", "Bytes of key, value and headers that Kafka acknowledged.", "topic"),
+		retries:     counters(reg, "tidemark_pipeline_append_retries_total", "Records that failed to be appended and are sent again, by reason.", "topic", "reason"),
+		inFlight:    gauges(reg, "tidemark_pipeline_append_in_flight_records", "Records sent and not yet answered.", "client"),
+		waits:       counters(reg, "tidemark_pipeline_append_metadata_waits_total", "Times that a producer waited because no broker told it a leader.", "client"),
 	}
+	// What never was must show as 0, or the first one is no increase.
+	for _, topic := range []string{topics.ToRedis, topics.Sequenced} {
+		for _, reason := range append(wire.DeadLetterReasons(), otherReason) {
+			m.deadLetters.WithLabelValues(topic, reason)
+		}
+	}
+	return m
+}
+
+// otherReason keeps a label bounded.
+const otherReason = "other"
+
+// setAside counts a dead letter that Kafka has acknowledged, whichever stage
+// wrote it. What else stands in that topic says what was done about one.
+func (m *producerMetrics) setAside(out *wire.Out) {
+	topic, reason, ok := wire.DeadLetterCause(out)
+	if !ok {
+		return
+	}
+	if !slices.Contains(wire.DeadLetterReasons(), reason) {
+		reason = otherReason
+	}
+	m.deadLetters.WithLabelValues(topic, reason).Inc()
 }
 
 type groupMetrics struct {
-	records     prometheus.Counter
-	batches     prometheus.Counter
-	batchSize   prometheus.Observer
-	handle      prometheus.Observer
-	flush       prometheus.Observer
-	retries     *prometheus.CounterVec
-	deadLetters *prometheus.CounterVec
-	partitions  prometheus.Gauge
-	errs        *prometheus.CounterVec
-	moved       *prometheus.CounterVec
+	records    prometheus.Counter
+	batches    prometheus.Counter
+	batchSize  prometheus.Observer
+	handle     prometheus.Observer
+	flush      prometheus.Observer
+	lastFlush  prometheus.Gauge
+	retries    *prometheus.CounterVec
+	partitions prometheus.Gauge
+	errs       *prometheus.CounterVec
+	moved      *prometheus.CounterVec
 }
 
 // stuckCollector shows the stuck partitions of all groups of a registerer, as
@@ -118,15 +146,15 @@ func newGroupMetrics(reg prometheus.Registerer, stage string) *groupMetrics {
 	l := prometheus.Labels{"stage": stage}
 	seconds := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	return &groupMetrics{
-		records:     counters(reg, "tidemark_pipeline_handled_records_total", "Records that a stage has handled.", "stage").With(l),
-		batches:     counters(reg, "tidemark_pipeline_handled_batches_total", "Batches that a stage has handled.", "stage").With(l),
-		batchSize:   histograms(reg, "tidemark_pipeline_batch_records", "Records per handled batch.", []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}, "stage").With(l),
-		handle:      histograms(reg, "tidemark_pipeline_handle_seconds", "Time of one attempt to handle a batch, good or bad.", seconds, "stage").With(l),
-		flush:       histograms(reg, "tidemark_pipeline_flush_seconds", "Time of one attempt to flush a stage, good or bad.", seconds, "stage").With(l),
-		retries:     counters(reg, "tidemark_pipeline_retries_total", "Failed attempts of a stage that are repeated in place, by reason.", "stage", "reason").MustCurryWith(l),
-		deadLetters: counters(reg, "tidemark_pipeline_dead_letters_total", "Records set aside by the runner, by reason.", "stage", "reason").MustCurryWith(l),
-		partitions:  gauges(reg, "tidemark_pipeline_claimed_partitions", "Partitions claimed by this process.", "stage").With(l),
-		errs:        counters(reg, "tidemark_pipeline_consumer_errors_total", "Errors of the group's connection, by reason.", "stage", "reason").MustCurryWith(l),
-		moved:       counters(reg, "tidemark_pipeline_moved_offsets_total", "Offsets that were lost and moved because an operator said so, by reason.", "stage", "reason").MustCurryWith(l),
+		records:    counters(reg, "tidemark_pipeline_handled_records_total", "Records that a stage has handled.", "stage").With(l),
+		batches:    counters(reg, "tidemark_pipeline_handled_batches_total", "Batches that a stage has handled.", "stage").With(l),
+		batchSize:  histograms(reg, "tidemark_pipeline_batch_records", "Records per handled batch.", []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}, "stage").With(l),
+		handle:     histograms(reg, "tidemark_pipeline_handle_seconds", "Time of one attempt to handle a batch, good or bad.", seconds, "stage").With(l),
+		flush:      histograms(reg, "tidemark_pipeline_flush_seconds", "Time of one attempt to flush a stage, good or bad.", seconds, "stage").With(l),
+		lastFlush:  gauges(reg, "tidemark_pipeline_last_flush_timestamp_seconds", "When a stage was last flushed with success, in seconds since 1970; 0: not yet.", "stage").With(l),
+		retries:    counters(reg, "tidemark_pipeline_retries_total", "Failed attempts of a stage that are repeated in place, by reason.", "stage", "reason").MustCurryWith(l),
+		partitions: gauges(reg, "tidemark_pipeline_claimed_partitions", "Partitions claimed by this process.", "stage").With(l),
+		errs:       counters(reg, "tidemark_pipeline_consumer_errors_total", "Errors of the group's connection, by reason.", "stage", "reason").MustCurryWith(l),
+		moved:      counters(reg, "tidemark_pipeline_moved_offsets_total", "Offsets that were lost and moved because an operator said so, by reason.", "stage", "reason").MustCurryWith(l),
 	}
 }

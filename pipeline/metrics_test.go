@@ -21,7 +21,7 @@ tidemark_pipeline_appended_records_total: Records that Kafka acknowledged. [topi
 tidemark_pipeline_batch_records: Records per handled batch. [stage]
 tidemark_pipeline_claimed_partitions: Partitions claimed by this process. [stage]
 tidemark_pipeline_consumer_errors_total: Errors of the group's connection, by reason. [stage reason]
-tidemark_pipeline_dead_letters_total: Records set aside by the runner, by reason. [stage reason]
+tidemark_pipeline_dead_letters_total: Records set aside, by the topic that they stood in and by reason. [topic reason]
 tidemark_pipeline_flush_seconds: Time of one attempt to flush a stage, good or bad. [stage]
 tidemark_pipeline_handle_seconds: Time of one attempt to handle a batch, good or bad. [stage]
 tidemark_pipeline_handled_batches_total: Batches that a stage has handled. [stage]

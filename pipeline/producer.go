@@ -62,7 +62,7 @@ func NewProducer(cfg ProducerConfig) (*Producer, error) {
 	p := &Producer{
 		cfg:     cfg,
 		log:     cfg.logger(),
-		metrics: newProducerMetrics(cfg.Registerer),
+		metrics: newProducerMetrics(cfg.Registerer, cfg.Topics()),
 		gate:    semaphore.NewWeighted(everyone),
 		client:  cfg.clientID(),
 	}

@@ -245,6 +245,7 @@ func (r *runner) flush(until, work context.Context) error {
 		if err != nil {
 			return err
 		}
+		r.g.metrics.lastFlush.SetToCurrentTime()
 		r.lagging = time.Time{} // the next one is due after a whole FlushEvery
 		return r.settled(durable)
 	})
@@ -279,7 +280,6 @@ func (r *runner) setAside(alive, work context.Context, d wire.DeadLetter) error 
 	if err != nil {
 		return fatal(fmt.Errorf("dead letter of offset %d: %w", d.Record.Offset, err))
 	}
-	r.g.metrics.deadLetters.WithLabelValues(d.Reason).Inc()
 	r.log.Error("record set aside", "offset", d.Record.Offset, "key", string(d.Record.Key), "reason", d.Reason, "cause", d.Cause)
 	r.aside = append(r.aside, gone{offset: d.Record.Offset, after: r.next})
 	r.next = max(r.next, d.Record.Offset+1)

@@ -27,6 +27,9 @@ type TopicsConfig struct {
 	// Create makes the topics that are missing. False: a missing topic is an
 	// error of class Fatal.
 	Create bool
+	// Offline tells that toOfflinePush is needed. False: it is neither made nor
+	// checked.
+	Offline bool
 	// Partitions of toRedis and sequenced when they are made. 0: 12. It is
 	// fixed then: conversations would change their partition.
 	Partitions int32
@@ -36,7 +39,7 @@ type TopicsConfig struct {
 	// set on topics that are made. 0: 2 on topics with three replicas or more,
 	// otherwise whatever the cluster has.
 	MinInsync int
-	// Retention of toRedis and sequenced when they are made. It must exceed the
+	// Retention of all but deadLetter when they are made. It must exceed the
 	// longest time that toMongo may stand still. 0: 7 days.
 	Retention time.Duration
 	// DeadLetterRetention is that of deadLetter. 0: 30 days.
@@ -59,6 +62,17 @@ func (t TopicInfo) Missing() bool { return t.ID == "" }
 // TopicInfos are Tidemark's topics.
 type TopicInfos struct {
 	ToRedis, Sequenced, DeadLetter TopicInfo
+	// Offline may be missing where nobody needs it.
+	Offline TopicInfo
+}
+
+// needed gives those that must be there.
+func (t TopicInfos) needed(offline bool) []TopicInfo {
+	all := []TopicInfo{t.ToRedis, t.Sequenced, t.DeadLetter}
+	if offline {
+		all = append(all, t.Offline)
+	}
+	return all
 }
 
 // Validate reports every fault of c at once.
@@ -186,11 +200,11 @@ func Describe(c Config) (TopicInfos, error) {
 }
 
 func describeOurs(client sarama.Client, t Topics) (TopicInfos, error) {
-	infos, err := describe(client, t.ToRedis, t.Sequenced, t.DeadLetter)
+	infos, err := describe(client, t.ToRedis, t.Sequenced, t.DeadLetter, t.Offline)
 	if err != nil {
 		return TopicInfos{}, err
 	}
-	return TopicInfos{infos[0], infos[1], infos[2]}, nil
+	return TopicInfos{infos[0], infos[1], infos[2], infos[3]}, nil
 }
 
 // describe asks any broker that answers. The infos come in the order of topics.
@@ -285,30 +299,31 @@ func (c TopicsConfig) ensure(ctx context.Context) (TopicInfos, error) {
 func (c TopicsConfig) create(admin sarama.ClusterAdmin, infos TopicInfos) error {
 	// One that stands decides for its twin.
 	partitions := cmp.Or(infos.ToRedis.Partitions, infos.Sequenced.Partitions, c.Partitions, 12)
-	for _, t := range []struct {
-		info       TopicInfo
-		partitions int32
-	}{{infos.ToRedis, partitions}, {infos.Sequenced, partitions}, {infos.DeadLetter, 1}} {
-		if !t.info.Missing() {
+	for _, t := range infos.needed(c.Offline) {
+		if !t.Missing() {
 			continue
 		}
-		err := admin.CreateTopic(t.info.Name, &sarama.TopicDetail{
-			NumPartitions: t.partitions, ReplicationFactor: cmp.Or(c.Replication, -1), ConfigEntries: c.settings(t.info.Name),
+		n := partitions
+		if t.Name == infos.DeadLetter.Name {
+			n = 1
+		}
+		err := admin.CreateTopic(t.Name, &sarama.TopicDetail{
+			NumPartitions: n, ReplicationFactor: cmp.Or(c.Replication, -1), ConfigEntries: c.settings(t.Name),
 		}, false)
 		if errors.Is(err, sarama.ErrTopicAlreadyExists) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("create topic %s: %w", t.info.Name, err)
+			return fmt.Errorf("create topic %s: %w", t.Name, err)
 		}
-		c.logger().Info("topic created", "topic", t.info.Name, "partitions", t.partitions)
+		c.logger().Info("topic created", "topic", t.Name, "partitions", n)
 	}
 	return nil
 }
 
 // check reports everything at once that makes the topics unfit.
 func (c TopicsConfig) check(admin sarama.ClusterAdmin, infos TopicInfos) error {
-	all := []TopicInfo{infos.ToRedis, infos.Sequenced, infos.DeadLetter}
+	all := infos.needed(c.Offline)
 	var errs []error
 	for _, t := range all {
 		if t.Missing() {

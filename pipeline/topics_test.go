@@ -189,3 +189,21 @@ func TestSASL(t *testing.T) {
 		t.Errorf("Run = %v, want auth", err)
 	}
 }
+
+// The topic of absent users is made and needed only where somebody tells them.
+func TestTheTopicOfAbsentUsersIsThereWhereItIsNeeded(t *testing.T) {
+	c, cfg := bare(t)
+	tc := pipeline.TopicsConfig{Config: cfg, Create: true, Partitions: 6, Replication: 1}
+	got, err := pipeline.EnsureTopics(within(t), tc)
+	if err != nil || !got.Offline.Missing() || c.TopicInfo("t1.toOfflinePush") != nil {
+		t.Fatalf("infos = %+v, %v", got, err)
+	}
+	tc.Offline, tc.Create = true, false
+	if _, err := pipeline.EnsureTopics(within(t), tc); fault.ReasonOf(err) != pipeline.ReasonMissingTopic || !strings.Contains(err.Error(), "t1.toOfflinePush") {
+		t.Fatalf("err = %v", err)
+	}
+	tc.Create = true
+	if got, err = pipeline.EnsureTopics(within(t), tc); err != nil || got.Offline.Partitions != 6 || got.Offline.Name != "t1.toOfflinePush" {
+		t.Fatalf("infos = %+v, %v", got, err)
+	}
+}

@@ -18,6 +18,7 @@ func TestWhatRedisLostShowsAsCold(t *testing.T) {
 	for name, c := range map[string]struct {
 		why   string
 		floor watermark.Seq
+		token string
 		harm  func(t *testing.T, x *fixture)
 	}{
 		"flushed": {why: "absent", harm: func(t *testing.T, x *fixture) {
@@ -38,6 +39,7 @@ func TestWhatRedisLostShowsAsCold(t *testing.T) {
 			check(t, x.client.HSet(t.Context(), x.key(keyspace.Meta), "max", 11).Err())
 			check(t, x.client.Del(t.Context(), x.key(keyspace.Log)).Err())
 		}},
+		"another warm-up": {why: "token", token: "of mine", harm: func(t *testing.T, x *fixture) {}},
 		"counter rolled back": {why: "counter", harm: func(t *testing.T, x *fixture) {
 			check(t, x.client.HSet(t.Context(), x.key(keyspace.Meta), "max", 9).Err())
 		}},
@@ -54,7 +56,7 @@ func TestWhatRedisLostShowsAsCold(t *testing.T) {
 				x.warm(t, fresh())
 				x.decide(t, x.sends("alice", 12)...)
 				c.harm(t, x)
-				x.floor = c.floor
+				x.floor, x.token = c.floor, c.token
 				before := x.dump(t)
 				got := x.call(t, x.send("alice", "new"), x.join("bob", "j", watermark.HistoryAll, 0))
 				if d := cmp.Diff(watermark.Allocation{Temperature: watermark.Cold, Why: c.why}, got); d != "" {

@@ -23,7 +23,7 @@ func sentValue(s watermark.Sent) []byte {
 
 // batchArgs gives the arguments of malloc.lua.
 func (a *Allocator) batchArgs(b *watermark.Batch, now int64) []any {
-	args := make([]any, 0, 11+9*len(b.Inputs))
+	args := make([]any, 0, 12+9*len(b.Inputs))
 	args = append(args, a.space.Incarnation, a.space.ExpirySeconds(), now,
 		int64(b.Floor), int(b.Policy), a.hotLog)
 
@@ -50,9 +50,9 @@ func (a *Allocator) batchArgs(b *watermark.Batch, now int64) []any {
 		args = a.inputArgs(args, b.Conversation, in, place)
 	}
 	if b.Place.Number <= 0 {
-		return append(args, "", 0)
+		return append(args, b.Token, "", 0)
 	}
-	return append(args, partitionName(b.Place.Partition), b.Place.Number)
+	return append(args, b.Token, partitionName(b.Place.Partition), b.Place.Number)
 }
 
 func (a *Allocator) inputArgs(args []any, conv watermark.ConversationID, in *watermark.Input, place []any) []any {

@@ -39,6 +39,7 @@ type fixture struct {
 	conv   watermark.ConversationID
 	policy watermark.UnreadPolicy
 	floor  watermark.Seq
+	token  string
 	offset int64 // of the last input made
 	ctx    context.Context
 }
@@ -140,7 +141,7 @@ func fresh() *watermark.State { return &watermark.State{Complete: true} }
 // call hands over a batch and gives what came back.
 func (x *fixture) call(t testing.TB, ins ...watermark.Input) watermark.Allocation {
 	t.Helper()
-	allocs, err := x.Malloc(t.Context(), []watermark.Batch{{Conversation: x.conv, Floor: x.floor, Policy: x.policy, Inputs: ins}})
+	allocs, err := x.Malloc(t.Context(), []watermark.Batch{{Conversation: x.conv, Floor: x.floor, Token: x.token, Policy: x.policy, Inputs: ins}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,8 @@
 --         p  choice                                       set the unread policy (0 default, 1 advance, 2 keep)
 --         w                                               warm
 --         x  reason                                       refuse
---       and last: name and number of the batch's place ('' = none), see 'bt'
+--       and last: the token of the warm-up that must stand ('' = any), name and
+--       number of the batch's place ('' = none), see 'bt'
 -- Reply {'cold', why} | {'partial', token, user...} | {'ok', max, min before,
 --       policy before, outcome...}
 --       where an outcome is the seq of an accepted message, or {verdict, seq,
@@ -71,6 +72,8 @@ end
 
 local state = tm_state(meta[1], meta[2], ARGV[1])
 if state ~= 'warm' then return {'cold', state} end
+local TOKEN = ARGV[#ARGV - 2]
+if TOKEN ~= '' and redis.call('HGET', META, 'tok') ~= TOKEN then return {'cold', 'token'} end
 
 local max, min = tonumber(meta[3] or '0'), tonumber(meta[4] or '0')
 -- What only this script needs stands in one field: where the young generation
@@ -109,7 +112,7 @@ end
 -- would cost as much as a look-up.
 local at, users, ids = {}, {}, {}
 do
-  local seen, sizes, i, n = {}, nil, FIRST, #ARGV - 2
+  local seen, sizes, i, n = {}, nil, FIRST, #ARGV - 3
   while i <= n do
     local act, size, byuser = ARGV[i], 9, true
     at[#at + 1] = i
@@ -246,8 +249,9 @@ end
 local function send(i, a, fresh)
   local seq, same = known(a)
   if not fresh then
-    if not seq then return outcome('known', 0) end
-    if not same then return refused('id_reused') end
+    -- Under another content's id it has no seq: it was refused, for whatever
+    -- reason, and that is settled where it is not noted any more.
+    if not seq or not same then return outcome('known', 0) end
     return again(i, ARGV[a + 3], seq)
   end
   if seq and seq > max - HORIZON then
@@ -376,7 +380,10 @@ local function commands()
     local lost, number = tonumber(ARGV[a + 9]), tonumber(ARGV[a + 10])
     local seq, same = known(a)
     local o
-    if seq and not same then return refused('id_reused') end
+    if seq and not same then
+      if fresh then return refused('id_reused') end
+      return outcome('known', 0)
+    end
     if seq and seq ~= lost then
       o = again(i, ARGV[a + 3], seq)
     elseif not fresh then

@@ -106,6 +106,24 @@ func TestRedeliveryGivesTheSameSeqs(t *testing.T) {
 	})
 }
 
+// Its dead letter stands, with the reason that it had: it gets no second one that
+// names the other content which has its id by now.
+func TestARefusedMessageThatComesAgainLateIsKnown(t *testing.T) {
+	onEachRedis(t, func(t *testing.T, x *fixture) {
+		x.warm(t, fresh())
+		x.decide(t, x.join("bob", "j", watermark.HistoryAll, 0), x.leave("bob", "l", 0))
+		late := x.send("bob", "a")
+		lost := x.send("bob", "a")
+		lost.Act, lost.Seq = watermark.ActResequence, 9
+		wantVerdicts(t, x.decide(t, late), "refused not_member")
+		back, other := x.join("bob", "k", watermark.HistoryAll, 0), x.send("bob", "a")
+		other.Message.Body = []byte("something else")
+		other.Message.Hash = other.Message.SumHash()
+		wantVerdicts(t, x.decide(t, back, other), "accepted 0", "accepted 1")
+		wantVerdicts(t, x.decide(t, late, lost), "known 0", "known 0")
+	})
+}
+
 func TestInputsOfAnotherPartitionHaveTheirOwnOffsets(t *testing.T) {
 	onEachRedis(t, func(t *testing.T, x *fixture) {
 		x.warm(t, fresh())

@@ -167,10 +167,16 @@ func (p *pair) decide(ins []watermark.Input) bool {
 	if rapid.IntRange(0, 3).Draw(p.r, "floor") == 0 {
 		b[0].Floor = p.fold.Max + watermark.Seq(rapid.IntRange(-1, 1).Draw(p.r, "above"))
 	}
+	bound := rapid.IntRange(0, 3).Draw(p.r, "bound to a warm-up") == 0
 	for range 9 {
+		if bound {
+			b[0].Token = p.token(rapid.IntRange(-9, 1).Draw(p.r, "older"))
+		}
 		real, err := p.real.Malloc(p.x.ctx, b)
 		p.check(err)
+		b[0].Token = p.tokens[b[0].Token]
 		model, err := p.model.Malloc(p.x.ctx, b)
+		b[0].Token = ""
 		p.check(err)
 		real[0].Token = p.tokens[real[0].Token] // both have their own names for it
 		p.same(fmt.Sprintf("decided of %+v", ins), real, model)

@@ -111,6 +111,13 @@ var calls = map[string]call{
 	"SetConversationAttributes": func(ctx context.Context, c client, conv convID, user string) (any, error) {
 		return c.SetConversationAttributes(ctx, &v1.SetConversationAttributesRequest{User: user, Conversation: string(conv), Attributes: map[string]string{"muted": "1"}})
 	},
+	// About no conversation: the device is named after it so that each has its own.
+	"RegisterDevice": func(ctx context.Context, c client, conv convID, user string) (any, error) {
+		return c.RegisterDevice(ctx, &v1.RegisterDeviceRequest{User: user, Device: string(conv), Platform: v1.Platform_PLATFORM_FCM, Token: string(conv)})
+	},
+	"UnregisterDevice": func(ctx context.Context, c client, conv convID, user string) (any, error) {
+		return c.UnregisterDevice(ctx, &v1.UnregisterDeviceRequest{User: user, Device: string(conv)})
+	},
 	"SetUnreadPolicy": func(ctx context.Context, c client, conv convID, _ string) (any, error) {
 		return c.SetUnreadPolicy(ctx, &v1.SetUnreadPolicyRequest{Conversation: string(conv), Policy: v1.UnreadPolicy_UNREAD_POLICY_KEEP_ON_SEND})
 	},
@@ -236,7 +243,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 
 func TestSingleConversationsAreForTheirTwo(t *testing.T) {
 	for row, make1 := range calls {
-		if row == "GetWatermarks, all" || row == "SyncConversations" {
+		if slices.Contains([]string{"GetWatermarks, all", "SyncConversations", "RegisterDevice", "UnregisterDevice"}, row) {
 			continue
 		}
 		try := func(conv convID, user string) string {
@@ -297,6 +304,46 @@ func TestNobodySendsUnseen(t *testing.T) {
 	}
 }
 
+// Who is kicked before it heard that its message stands, and sends it again, is
+// told so, warm and cold alike. Nothing else of it gets through.
+func TestAResendAfterTheKickIsAnswered(t *testing.T) {
+	w := community(t)
+	w.settle(group, "L", 0, 0)
+	l := as(t, serve(t, newService(t, w, withTokens)), "user:L")
+	send := func(id, text string, wait bool) (*v1.SendResponse, error) {
+		return l.Send(t.Context(), &v1.SendRequest{WaitForSeq: wait, Message: &v1.SendMessage{
+			Conversation: string(group), ClientMessageId: id, Body: &v1.SendMessage_Text{Text: text},
+		}})
+	}
+	first, err := send("x", "t", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.settle(group, "L", 0, seq(first.Seq))
+	w.say(t, group, "B", 3)
+	appends := w.count("AppendSend")
+	for _, state := range []string{"warm", "cold"} {
+		if res, err := send("x", "t", true); err != nil || res.Seq != first.Seq || !res.Duplicate || res.ClientMessageId != "x" {
+			t.Errorf("%s: %v, %v; want seq %d", state, res, err, first.Seq)
+		}
+		if res, err := send("x", "t", false); err != nil || res.Seq != 0 || res.ClientMessageId != "x" {
+			t.Errorf("%s, not waiting: %v, %v", state, res, err)
+		}
+		for what, of := range map[string][2]string{"another": {"y", "t"}, "other content": {"x", "u"}, "no id": {"", "t"}} {
+			if _, err := send(of[0], of[1], true); connect.CodeOf(err) != connect.CodePermissionDenied {
+				t.Errorf("%s, %s: %v", state, what, err)
+			}
+		}
+		w.flush()
+	}
+	if n := w.count("AppendSend"); n != appends {
+		t.Errorf("%d appends", n-appends)
+	}
+	w.set(func() { w.truthDown = true })
+	_, err = send("x", "t", true)
+	wantUnavailable(t, "resend", err)
+}
+
 func TestWhoIsNamedByTheTokenNeedsNoName(t *testing.T) {
 	w := community(t)
 	url := serve(t, newService(t, w, withTokens))
@@ -310,8 +357,10 @@ func TestWhoIsNamedByTheTokenNeedsNoName(t *testing.T) {
 	if m := w.convs[single].members["A"]; m.Read == 0 || m.Version == 0 {
 		t.Errorf("%+v", m)
 	}
-	if len(w.convs[single].members) != 1 {
-		t.Errorf("members %v", w.convs[single].members)
+	for u, m := range w.convs[single].members {
+		if u != "A" && (u != "B" || m.Version > 0 || m.Read > 0) {
+			t.Errorf("member %q: %+v", u, m)
+		}
 	}
 	// An administrator's own name stands for it too; without one it must say.
 	if res, err := as(t, url, "admin:A").Pull(t.Context(), &v1.PullRequest{Ranges: []*v1.PullRange{{Conversation: string(single), Begin: 1, End: 1}}}); err != nil || res.Pages[0].Error != nil {

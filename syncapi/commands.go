@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidemark-im/tidemark/api/convert"
 	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -26,7 +27,7 @@ func (s *Service) Send(ctx context.Context, req *v1.SendRequest) (*v1.SendRespon
 		return nil, inField("message", err)
 	}
 	if err := s.maySend(ctx, conv, m.Sender); err != nil {
-		return nil, err
+		return s.sentBefore(ctx, req, conv, &m, err)
 	}
 	message := req.GetMessage()
 	if m.ClientID == "" {
@@ -48,6 +49,32 @@ func (s *Service) Send(ctx context.Context, req *v1.SendRequest) (*v1.SendRespon
 		return nil, unavailable(reasonSeqUnknown, again)
 	}
 	res.Seq, res.Duplicate = int64(a.Seq), a.Verdict == watermark.Resent
+	return res, nil
+}
+
+// sentBefore answers a sender whose window is closed by now: a message that
+// stands was sent again because its answer was lost, and is answered as the owner
+// would, who finds it before it asks for the window. All others are refused. A
+// closed window is only told of when all that was decided before it is in the log,
+// so what is not there was refused, or is another message.
+func (s *Service) sentBefore(ctx context.Context, req *v1.SendRequest, conv watermark.ConversationID, m *watermark.Message, refused error) (*v1.SendResponse, error) {
+	if m.ClientID == "" || fault.ReasonOf(refused) != watermark.ReasonNotMember {
+		return nil, refused
+	}
+	within, cancel := context.WithTimeout(ctx, s.cfg.LoadTimeout)
+	defer cancel()
+	states, err := s.cfg.Truth.Load(within, []watermark.Want{{Conversation: conv, Users: []watermark.UserID{m.Sender}, Sent: true}})
+	if err != nil {
+		return nil, err
+	}
+	stands, ok := states[0].Sent[watermark.SentKey{Sender: m.Sender, ClientID: m.ClientID}]
+	if !ok || stands.Hash != m.Hash {
+		return nil, refused
+	}
+	res := &v1.SendResponse{ClientMessageId: m.ClientID}
+	if req.GetWaitForSeq() {
+		res.Seq, res.Duplicate = int64(stands.Seq), true
+	}
 	return res, nil
 }
 
@@ -95,7 +122,7 @@ func (s *Service) Leave(ctx context.Context, req *v1.LeaveRequest) (*v1.CommandR
 // Clear hides from one user everything up to the current maximum.
 func (s *Service) Clear(ctx context.Context, req *v1.ClearRequest) (*v1.CommandResponse, error) {
 	return s.command(ctx, &v1.Command{
-		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: req.GetUser(),
+		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: itself(req.GetUser()),
 		Kind: &v1.Command_Clear{Clear: &v1.ClearCommand{User: req.GetUser()}},
 	}, nil)
 }
@@ -111,7 +138,7 @@ func (s *Service) RaiseMinSeq(ctx context.Context, req *v1.RaiseMinSeqRequest) (
 // SetConversationAttributes sets what a member keeps about a conversation.
 func (s *Service) SetConversationAttributes(ctx context.Context, req *v1.SetConversationAttributesRequest) (*v1.CommandResponse, error) {
 	return s.command(ctx, &v1.Command{
-		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: req.GetUser(),
+		Conversation: req.GetConversation(), OpId: req.GetOpId(), Actor: itself(req.GetUser()),
 		Kind: &v1.Command_SetAttributes{SetAttributes: &v1.SetAttributesCommand{User: req.GetUser(), Attributes: req.GetAttributes()}},
 	}, nil)
 }
@@ -194,6 +221,15 @@ func (s *Service) command(ctx context.Context, c *v1.Command, actor *watermark.M
 		res.Attributes = a.Member.Attributes
 	}
 	return res, nil
+}
+
+// itself is user as who orders a command about itself. One that is no user's id
+// is told at the field it came in.
+func itself(user string) string {
+	if _, err := watermark.ParseUserID(user); err != nil {
+		return ""
+	}
+	return user
 }
 
 func orNew(id string) string {

@@ -31,7 +31,7 @@ const (
 // gives is the pin, so a change that a page is too early for is above it and
 // comes again.
 func (s *Service) SyncConversations(ctx context.Context, req *v1.SyncConversationsRequest) (*v1.SyncConversationsResponse, error) {
-	user, err := watermark.ParseUserID(req.GetUser())
+	user, err := userIn(req.GetUser())
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (s *Service) SyncConversations(ctx context.Context, req *v1.SyncConversatio
 	if size <= 0 {
 		size = defaultListPage
 	}
-	p := &listPage{s: s, user: user, full: w.full, res: &v1.SyncConversationsResponse{
+	p := &listPage{s: s, user: user, first: w.full && w.walks == 0, res: &v1.SyncConversationsResponse{
 		FullResync: w.full, TotalConversations: snap.total.conversations,
 		TotalUnread: snap.total.unread, TotalUnreadUnmuted: snap.total.unmuted,
 	}}
@@ -106,7 +106,9 @@ func cmpOr(a, b []int64) []int64 {
 
 // snapshotOf gives what w goes over. Of a list that was read later than the
 // pin, what changed above the pin is left out: nobody can tell any more whether
-// it was served, and it comes with the next walk.
+// it was served, and it comes with the next walk. What the user has left comes
+// last: that it goes on there is no change for the user, so it must not move
+// before the place of a walk, where none would meet it.
 func (w *listWalk) snapshotOf(user watermark.UserID, list *watermark.List) *snapshot {
 	snap := &snapshot{user: user}
 	for i := range list.Entries {
@@ -116,7 +118,11 @@ func (w *listWalk) snapshotOf(user watermark.UserID, list *watermark.List) *snap
 		if w.base != nil && !l.Changed(w.base[p]) || w.conv != "" && l.Changed(w.pin[p]) {
 			continue
 		}
-		snap.items = append(snap.items, snapshotItem{l.Conversation.ID, l.Conversation.LastTime})
+		item := snapshotItem{conv: l.Conversation.ID}
+		if l.InList() {
+			item.time = l.Conversation.LastTime
+		}
+		snap.items = append(snap.items, item)
 	}
 	slices.SortFunc(snap.items, laterItem)
 	return snap
@@ -150,9 +156,10 @@ func (s *Service) goOn(res *v1.SyncConversationsResponse, user watermark.UserID,
 
 // listPage is one page of SyncConversations.
 type listPage struct {
-	s     *Service
-	user  watermark.UserID
-	full  bool
+	s    *Service
+	user watermark.UserID
+	// first says that the device has nothing of what is walked over.
+	first bool
 	res   *v1.SyncConversationsResponse
 	bytes int
 }
@@ -180,9 +187,10 @@ func (p *listPage) fill(ctx context.Context, items []snapshotItem) (served int, 
 }
 
 // add serves e, unless the page is full. A conversation of which there is
-// nothing to tell is passed over.
+// nothing to tell is passed over; on a later walk of the same sequence there is
+// that the user has left it, which the first one may have served.
 func (p *listPage) add(e *listEntry) bool {
-	if e == nil || (p.full && !e.member && len(e.api.Watermarks.Visible) == 0) {
+	if e == nil || (p.first && !e.member && len(e.api.Watermarks.Visible) == 0) {
 		return true
 	}
 	size := proto.Size(e.api)

@@ -156,6 +156,17 @@ func FuzzSetUnreadPolicy(f *testing.F) {
 	)
 }
 
+func FuzzRegisterDevice(f *testing.F) {
+	fuzzMethod(f, "RegisterDevice",
+		&v1.RegisterDeviceRequest{User: "A", Device: "phone", Platform: v1.Platform_PLATFORM_APNS, Token: strings.Repeat("t", 5000)},
+		&v1.RegisterDeviceRequest{User: "A", Device: strings.Repeat("d", 65), Platform: 99, Token: "a\x00"},
+	)
+}
+
+func FuzzUnregisterDevice(f *testing.F) {
+	fuzzMethod(f, "UnregisterDevice", &v1.UnregisterDeviceRequest{User: "A", Device: "phone"}, &v1.UnregisterDeviceRequest{Device: "\x00"})
+}
+
 func FuzzSetReadSeq(f *testing.F) {
 	fuzzMethod(f, "SetReadSeq",
 		&v1.SetReadSeqRequest{User: "A", Conversation: string(group), ReadSeq: 1 << 62, Device: "d"},
@@ -214,6 +225,7 @@ func TestEveryMethodIsFuzzed(t *testing.T) {
 		"Send": true, "Pull": true, "GetWatermarks": true, "SetReadSeq": true, "MarkMessagesRead": true, "MarkConversationRead": true,
 		"Join": true, "Leave": true, "Clear": true, "RaiseMinSeq": true, "Revoke": true,
 		"SyncConversations": true, "WhoHasRead": true, "SetConversationAttributes": true, "SetUnreadPolicy": true,
+		"RegisterDevice": true, "UnregisterDevice": true,
 	}
 	methods := v1.File_tidemark_v1_sync_proto.Services().ByName("SyncService").Methods()
 	for i := range methods.Len() {

@@ -28,7 +28,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Calls by method and Connect code.",
 		}, []string{"method", "code"}),
 		duration: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "tidemark_syncapi_call_duration_seconds",
+			Name:    "tidemark_syncapi_call_seconds",
 			Help:    "Time from a call's arrival to its answer.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
 		}, []string{"method"}),

@@ -50,7 +50,7 @@ func TestMetricNames(t *testing.T) {
 		"COUNTER tidemark_syncapi_views_total: Views that Redis was asked for, by what it had: warm, cold, partial.",
 		"COUNTER tidemark_syncapi_warms_total: Conversations that are read often while cold, by what became of asking their owner: asked, dropped, error.",
 		"GAUGE tidemark_syncapi_waiting_calls: Calls that wait for an owner's answer.",
-		"HISTOGRAM tidemark_syncapi_call_duration_seconds: Time from a call's arrival to its answer.",
+		"HISTOGRAM tidemark_syncapi_call_seconds: Time from a call's arrival to its answer.",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

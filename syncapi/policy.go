@@ -48,6 +48,9 @@ var rules = map[string]rule{
 	"MarkConversationRead": userIs(func(r *v1.MarkConversationReadRequest) *string { return &r.User }),
 	"Clear":                userIs(func(r *v1.ClearRequest) *string { return &r.User }),
 
+	"RegisterDevice":   userIs(func(r *v1.RegisterDeviceRequest) *string { return &r.User }),
+	"UnregisterDevice": userIs(func(r *v1.UnregisterDeviceRequest) *string { return &r.User }),
+
 	"SetConversationAttributes": userIs(func(r *v1.SetConversationAttributesRequest) *string { return &r.User }),
 
 	"Leave": {parties: func(req any) []party {

@@ -34,11 +34,11 @@ const (
 
 // WhoHasRead tells how many have read a message, and who.
 func (s *Service) WhoHasRead(ctx context.Context, req *v1.WhoHasReadRequest) (*v1.WhoHasReadResponse, error) {
-	user, err := watermark.ParseUserID(req.GetUser())
+	user, err := userIn(req.GetUser())
 	if err != nil {
 		return nil, err
 	}
-	conv, err := watermark.ParseConversationID(req.GetConversation())
+	conv, err := conversationIn(req.GetConversation())
 	if err != nil {
 		return nil, err
 	}

@@ -10,13 +10,14 @@ import (
 
 	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/api/tidemark/v1/tidemarkv1connect"
+	"github.com/tidemark-im/tidemark/storage/storagetest"
 	"github.com/tidemark-im/tidemark/syncapi"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
 func newService(tb testing.TB, w *world, change func(*syncapi.Config)) *syncapi.Service {
 	tb.Helper()
-	cfg := syncapi.Config{Hot: fakeHot{w}, Truth: fakeTruth{w}, Log: fakeLog{w}, NodeID: "test"}
+	cfg := syncapi.Config{Hot: fakeHot{w}, Truth: fakeTruth{w}, Log: fakeLog{w}, Devices: storagetest.NewMemory(), NodeID: "test"}
 	if change != nil {
 		change(&cfg)
 	}

@@ -65,6 +65,10 @@ func (s *Service) Handler() http.Handler {
 		mux.Handle(grpcreflect.NewHandlerV1(reflector, limit))
 		mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, limit))
 	}
+	if s.cfg.Console != nil {
+		mux.Handle("/console/", s.cfg.Console)
+		mux.Handle("/console", s.cfg.Console)
+	}
 	mux.Handle("/", unknownPath())
 	return mux
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net/http"
 	"sync"
 	"time"
 
@@ -73,6 +74,8 @@ type Config struct {
 	Hot   Hot   // required
 	Truth Truth // required
 	Log   Log   // required
+	// Devices keeps where users can be notified. Required.
+	Devices Devices
 
 	// NodeID names this process among all that share the Redis: 1-40 bytes of
 	// [A-Za-z0-9._~@-], required. Answers of owners are addressed to it.
@@ -88,6 +91,9 @@ type Config struct {
 	MaxRequest int
 	// NoReflection leaves out gRPC reflection.
 	NoReflection bool
+	// Console serves everything under /console/, to everybody who can reach the
+	// port: it asks for tokens itself. nil: there is nothing.
+	Console http.Handler
 
 	// ClosedGroups hides groups from users who never had a window in them, also
 	// when somebody asks who is trusted. False: such a user sees everything,
@@ -131,6 +137,9 @@ func (c *Config) check() error {
 	}
 	if c.Log == nil {
 		faults = append(faults, errors.New("no Log"))
+	}
+	if c.Devices == nil {
+		faults = append(faults, errors.New("no Devices"))
 	}
 	if _, err := watermark.ParseUserID(c.NodeID); err != nil || len(c.NodeID) > maxNodeID {
 		faults = append(faults, fmt.Errorf("node id %q is not 1-%d bytes of [A-Za-z0-9._~@-]", c.NodeID, maxNodeID))

@@ -246,7 +246,7 @@ func TestNewNamesAllFaultsTogether(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"no Hot", "no Truth", "no Log", `node id "a:b"`, "PageBytes", "MarkWindow"} {
+	for _, want := range []string{"no Hot", "no Truth", "no Log", "no Devices", `node id "a:b"`, "PageBytes", "MarkWindow"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %q", want, err)
 		}

@@ -192,6 +192,15 @@ func (t *talk) memberLocked(u userID) watermark.Member {
 	return m
 }
 
+// touchLocked says that the peer of u sees a change, as the log's fold does.
+func (t *talk) touchLocked(u userID, at int64) {
+	if peer, ok := t.ID.Peer(u); ok {
+		m := t.memberLocked(peer)
+		m.ChangedAt = at
+		t.members[peer] = m
+	}
+}
+
 func (w *world) decideLocked(in watermark.Input) watermark.Answer {
 	t := w.talkLocked(in.Conversation)
 	t.warm = true
@@ -244,6 +253,7 @@ func (w *world) decideLocked(in watermark.Input) watermark.Answer {
 	if in.User != "" {
 		t.members[in.User] = m
 		out.Member = &m
+		t.touchLocked(in.User, m.ChangedAt)
 	}
 	out.Min = t.Min
 	return out
@@ -486,6 +496,9 @@ func (f fakeTruth) Load(_ context.Context, wants []watermark.Want) ([]*watermark
 	for i, w := range wants {
 		if t := f.convs[w.Conversation]; t != nil {
 			out[i] = t.stateLocked()
+			if w.Sent {
+				out[i].Sent = maps.Clone(t.ids)
+			}
 		} else {
 			out[i] = watermark.NewState(w.Conversation)
 		}
@@ -609,10 +622,8 @@ func (l fakeLog) AppendMarks(ctx context.Context, id convID, marks []watermark.R
 		m := t.memberLocked(r.User)
 		m.Merge(watermark.Member{User: r.User, Read: r.Read, Receipt: r.Receipt, ChangedAt: at})
 		t.members[r.User] = m
-		if peer, ok := id.Peer(r.User); ok && r.Receipt > 0 {
-			m := t.memberLocked(peer)
-			m.ChangedAt = at
-			t.members[peer] = m
+		if r.Receipt > 0 {
+			t.touchLocked(r.User, at)
 		}
 	}
 	return nil

@@ -11,6 +11,9 @@ type Batch struct {
 	// Floor is the last acknowledged seq that the owner gave; a lower counter
 	// means that Redis lost something. 0: the owner does not know.
 	Floor Seq
+	// Token names the warm-up on which alone the batch may be decided: what Redis
+	// holds by another one is cold. Empty: any.
+	Token string
 	// Policy is the deployment's; what the conversation itself says goes before.
 	Policy UnreadPolicy
 	Inputs []Input
@@ -40,7 +43,7 @@ const (
 type Allocation struct {
 	Temperature Temperature
 	// Why is one word about a cold conversation, for a metric: "absent",
-	// "incarnation", "warming", "floor", "counter".
+	// "incarnation", "warming", "token", "floor", "counter".
 	Why      string
 	Unknown  []UserID  // Partial: the members to load
 	Token    string    // Partial: the warm-up that does not know them, see MemberLoad

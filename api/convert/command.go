@@ -70,10 +70,10 @@ func (f *faults) join(in *watermark.Input, j *v1.JoinCommand) {
 	in.Act = watermark.ActJoin
 	in.User = f.party("join.user", j.GetUser(), in.Conversation)
 	h, err := HistoryFromAPI(j.GetHistory())
-	f.nest("join.history", err)
 	in.History = h
 	switch {
 	case err != nil:
+		f.addf("join.history", "the value %d is not known", j.GetHistory())
 	case h == watermark.HistoryFrom:
 		in.Seq = f.seq("join.from", j.GetFrom())
 	case j.GetFrom() != 0:

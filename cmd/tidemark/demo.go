@@ -16,6 +16,7 @@ import (
 
 func newDemoCmd(a *app) *cobra.Command {
 	var input, user string
+	var keep bool
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the main job, on servers inside this process",
@@ -23,7 +24,8 @@ func newDemoCmd(a *app) *cobra.Command {
 one is kicked and one joins late. It prints what the returning user finds, pulls
 and reads, empties Redis, restarts every worker, and audits every seq.
 
-The exit code is 0 only if all of it was right.
+The exit code is 0 only if all of it was right. With --keep it goes on running, and
+prints where its console is (docs/console.md).
 
 With --input it takes your own messages: one JSON message a line, as a producer
 would publish them, for example
@@ -32,25 +34,27 @@ would publish them, for example
 The configuration holds here too, save what follows from the servers being
 inside this process.`,
 		Example: `  tidemark demo
+  tidemark demo --keep
   tidemark demo --input messages.jsonl --user ann
   generate-messages | tidemark demo --input -`,
 		GroupID: groupRun,
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), input, user) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), input, user, keep) },
 	}
 	cmd.Flags().StringVar(&input, "input", "", "JSON lines `file` with your own messages; - for standard input")
 	cmd.Flags().StringVar(&user, "user", "", "the `user` who returns (default: the one with most conversations)")
+	cmd.Flags().BoolVar(&keep, "keep", false, "go on running at the end, with the console, until Ctrl-C")
 	return cmd
 }
 
-func (a *app) demo(ctx context.Context, input, user string) error {
+func (a *app) demo(ctx context.Context, input, user string, keep bool) error {
 	base := config.Default()
 	base.Kafka.Partitions, base.Log.Level = 4, "error"
 	settings, err := a.loadEmbedded("demo", &base, "sync.listen", "gateway.listen", "admin.listen")
 	if err != nil {
 		return err
 	}
-	cfg := demo.Config{Out: a.out, Base: &settings}
+	cfg := demo.Config{Out: a.out, Base: &settings, Keep: keep}
 	if user != "" {
 		u, err := watermark.ParseUserID(user)
 		if err != nil {

@@ -96,7 +96,7 @@ func (a *app) dev(ctx context.Context, f devFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, emb.Cluster.Close()) }()
-	svc, err := openService(ctx, emb.Config, stack.Roles(), logger)
+	svc, err := openService(ctx, emb.Config, append(stack.RolesFor(emb.Config), stack.Lag), logger)
 	if err != nil {
 		return interrupted(ctx, err)
 	}
@@ -114,6 +114,7 @@ func (a *app) devConfig(f devFlags) (config.Config, error) {
 	base := config.Default()
 	base.Kafka.Partitions = 4
 	base.Log.Level = "warn"
+	base.Sync.Console.Enabled = true
 	for _, x := range []struct {
 		key, value string
 	}{{"sync.listen", f.sync}, {"gateway.listen", f.gateway}, {"admin.listen", f.admin}} {

@@ -135,7 +135,7 @@ Start with 'tidemark dev': everything in one process, nothing to install.`,
 		newDemoCmd(a), newDevCmd(a), newRunCmd(a),
 		newSendCmd(a), newPullCmd(a), newWatchCmd(a), newListCmd(a), newWatermarksCmd(a), newReadCmd(a), newReadersCmd(a),
 		newJoinCmd(a), newLeaveCmd(a), newKickCmd(a), newClearCmd(a), newRaiseMinCmd(a), newRevokeCmd(a), newAttributesCmd(a), newPolicyCmd(a),
-		newTopicsCmd(a), newLagCmd(a), newAuditCmd(a), newHistoryCmd(a), newImportCmd(a), newDLQCmd(a), newTokenCmd(a), newConfigCmd(a), newVersionCmd(a),
+		newTopicsCmd(a), newLagCmd(a), newBenchCmd(a), newAuditCmd(a), newHistoryCmd(a), newImportCmd(a), newDLQCmd(a), newTokenCmd(a), newConfigCmd(a), newVersionCmd(a),
 	)
 	root.SetHelpCommandGroupID(groupOperate)
 	root.SetCompletionCommandGroupID(groupOperate)

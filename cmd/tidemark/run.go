@@ -22,12 +22,14 @@ finishes what is at hand. A second signal ends it at once, which loses nothing:
 what was not committed is read again.
 
 Roles:
-  toredis  gives messages their numbers and appends the sequenced log
-  tomongo  writes the sequenced log into history
-  topush   hands events to devices
-  sync     answers the sync API
-  gateway  holds the devices' connections
-  audit    checks history and Redis slowly and for ever; one is enough`,
+  toredis    gives messages their numbers and appends the sequenced log
+  tomongo    writes the sequenced log into history
+  topush     hands events to devices
+  sync       answers the sync API
+  gateway    holds the devices' connections
+  tooffline  notifies users who are not connected (docs/offline-push.md)
+  audit      checks history and Redis slowly and for ever; one is enough
+  lag        shows how far behind the workers are; needs Kafka alone, one is enough`,
 		Example: `  tidemark run toredis tomongo topush sync gateway --config tidemark.yaml
   TIDEMARK_KAFKA_BROKERS=k1:9092,k2:9092 tidemark run toredis
   tidemark run sync --set sync.listen=127.0.0.1:9080 --set log.format=json`,

@@ -133,6 +133,7 @@ func (s *service) addresses() []address {
 	}
 	add("sync", s.stack.SyncURL())
 	add("gateway", s.stack.GatewayURL())
+	add("console", s.stack.ConsoleURL())
 	if s.admin != nil {
 		add("admin", "http://"+s.admin.Addr().String())
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
 	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/pipeline"
 )
@@ -90,7 +89,7 @@ func (a *app) ensures(cmd *cobra.Command, create bool) {
 		defer cancel()
 		infos, err := pipeline.EnsureTopics(ctx, pipeline.TopicsConfig{
 			Config: kafka, Create: create, Partitions: cfg.Kafka.Partitions,
-			Replication: cfg.Kafka.Replication, Retention: cfg.Kafka.Retention,
+			Replication: cfg.Kafka.Replication, Retention: cfg.Kafka.Retention, Offline: cfg.ToOffline.Enabled,
 		})
 		if err != nil {
 			return topicsError(cfg.Kafka.Brokers, timeout, err)
@@ -115,7 +114,11 @@ func topicsError(brokers []string, timeout time.Duration, err error) error {
 
 func (a *app) printTopics(infos pipeline.TopicInfos) {
 	var rows [][]string
-	for _, t := range []pipeline.TopicInfo{infos.ToRedis, infos.Sequenced, infos.DeadLetter} {
+	topics := []pipeline.TopicInfo{infos.ToRedis, infos.Sequenced, infos.DeadLetter}
+	if !infos.Offline.Missing() { // where nobody tells absent users it need not be there
+		topics = append(topics, infos.Offline)
+	}
+	for _, t := range topics {
 		a.emit(topicLine{t.Name, t.ID, t.Missing(), t.Partitions, t.Replication}, func() {
 			if t.Missing() {
 				rows = append(rows, []string{t.Name, "missing", "-", "-"})
@@ -127,126 +130,4 @@ func (a *app) printTopics(infos pipeline.TopicInfos) {
 	if rows != nil {
 		a.table([]string{"TOPIC", "ID", "PARTITIONS", "REPLICAS"}, rows)
 	}
-}
-
-type lagLine struct {
-	Group      string  `json:"group"`
-	Topic      string  `json:"topic"`
-	Partition  int32   `json:"partition"`
-	Committed  int64   `json:"committed"`
-	Start      int64   `json:"start"`
-	End        int64   `json:"end"`
-	Records    int64   `json:"records"`
-	Lost       int64   `json:"lost"`
-	AgeSeconds float64 `json:"ageSeconds"`
-}
-
-func newLagCmd(a *app) *cobra.Command {
-	var untilZero bool
-	var every, timeout time.Duration
-	cmd := &cobra.Command{
-		Use:   "lag",
-		Short: "Show how far the workers are behind",
-		Long: `Lag shows for every worker and partition what it has committed, where the topic
-ends, and how long the oldest record that it has not handled has waited. It fails
-when the log gave up records that a worker had not read.
-
-With --until-zero it waits until nothing is left, and fails when --timeout passes
-before.`,
-		Example: `  tidemark lag
-  tidemark lag --until-zero --timeout 5m
-  tidemark lag -o json | jq -s 'map(.records) | add'`,
-		GroupID: groupOperate,
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if every <= 0 || timeout <= 0 {
-				return usagef("--every and --timeout must be above 0")
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
-			defer cancel()
-			return a.lag(ctx, untilZero, every)
-		},
-	}
-	cmd.Flags().BoolVar(&untilZero, "until-zero", false, "wait until no worker is behind")
-	cmd.Flags().DurationVar(&every, "every", 200*time.Millisecond, "how often --until-zero looks")
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long all of it may take")
-	return cmd
-}
-
-func (a *app) lag(ctx context.Context, untilZero bool, every time.Duration) (err error) {
-	_, kafka, err := a.kafka()
-	if err != nil {
-		return err
-	}
-	offsets, err := pipeline.NewOffsets(pipeline.OffsetsConfig{Config: kafka})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, offsets.Close()) }()
-	var lines []pipeline.PartitionLag
-	if untilZero {
-		lines, err = untilCaughtUp(ctx, offsets, kafka, every)
-	} else {
-		lines, err = offsets.Lag(ctx, stack.Groups(kafka)...)
-	}
-	if err != nil {
-		return err
-	}
-	return a.printLag(lines, time.Now())
-}
-
-// untilCaughtUp looks until nothing is left twice in a row: what the first
-// worker wrote just before it was found at its end, only the second look at
-// the others sees.
-func untilCaughtUp(ctx context.Context, offsets *pipeline.Offsets, kafka pipeline.Config, every time.Duration) ([]pipeline.PartitionLag, error) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for calm := 0; ; {
-		lines, err := offsets.Lag(ctx, stack.Groups(kafka)...)
-		if err != nil {
-			return nil, err
-		}
-		var left int64
-		for _, l := range lines {
-			left += l.Records
-		}
-		if calm++; left > 0 {
-			calm = 0
-		}
-		if calm == 2 {
-			return lines, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("the workers are still %d records behind: %w", left, ctx.Err())
-		case <-tick.C:
-		}
-	}
-}
-
-func (a *app) printLag(lines []pipeline.PartitionLag, now time.Time) error {
-	var rows [][]string
-	var lost int64
-	n := func(v int64) string { return strconv.FormatInt(v, 10) }
-	for _, l := range lines {
-		lost += l.Lost
-		age := l.Age(now)
-		a.emit(lagLine{l.Group, l.Topic, l.Partition, l.Committed, l.Start, l.End, l.Records, l.Lost, age.Seconds()}, func() {
-			committed, waited := "-", "-"
-			if l.Committed >= 0 {
-				committed = n(l.Committed)
-			}
-			if !l.Oldest.IsZero() {
-				waited = age.Round(time.Millisecond).String()
-			}
-			rows = append(rows, []string{l.Group, l.Topic, n(int64(l.Partition)), committed, n(l.End), n(l.Records), waited})
-		})
-	}
-	if rows != nil {
-		a.table([]string{"GROUP", "TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "AGE"}, rows)
-	}
-	if lost > 0 {
-		return fmt.Errorf("the log gave up %d records that a worker had not read", lost)
-	}
-	return nil
 }

@@ -28,7 +28,11 @@ const (
 
 // marks coalesces watermarks, one member for each (conversation, user).
 type marks struct {
-	members  map[member]watermark.Member
+	members map[member]watermark.Member
+	// told are those of them that a read mark of the log was of. What a sender's
+	// own message raised needs no telling: the script that gave the message its
+	// seq has raised it in Redis, before any log had it.
+	told     map[member]struct{}
 	advances int       // since the last flush
 	since    time.Time // of the first of them
 	seen     int       // size at the last call of grown
@@ -39,7 +43,9 @@ type member struct {
 	user watermark.UserID
 }
 
-func newMarks() *marks { return &marks{members: make(map[member]watermark.Member)} }
+func newMarks() *marks {
+	return &marks{members: make(map[member]watermark.Member), told: make(map[member]struct{})}
+}
 
 func (m *marks) empty() bool { return len(m.members) == 0 }
 
@@ -52,6 +58,20 @@ func (m *marks) merge(conv watermark.ConversationID, o watermark.Member) {
 	}
 	old.Merge(watermark.Member{User: o.User, Read: o.Read, Receipt: o.Receipt, Own: o.Own, ChangedAt: o.ChangedAt})
 	m.members[k] = old
+}
+
+// note takes note of whose marks rec tells, and counts what it asks to raise.
+func (m *marks) note(rec watermark.Record) (advances int) {
+	for _, e := range rec.Events {
+		switch e := e.(type) {
+		case watermark.MessagesSequenced:
+			advances += len(e.Messages)
+		case watermark.ReadAdvanced:
+			m.told[member{rec.Conversation, e.User}] = struct{}{}
+			advances++
+		}
+	}
+	return advances
 }
 
 func (m *marks) advanced(n int, now time.Time) {
@@ -70,6 +90,7 @@ func (m *marks) grown() int {
 
 func (m *marks) clear() {
 	clear(m.members)
+	clear(m.told)
 	m.advances, m.since = 0, time.Time{}
 }
 
@@ -111,15 +132,15 @@ func (s *Stage) flush(ctx context.Context, reason string, end int64) error {
 		return fmt.Errorf("tomongo: flush %d watermarks: %w", len(rows), err)
 	}
 	s.at.written(c.Positions)
-	for _, r := range rows {
-		if r.Member.Read > 0 || r.Member.Receipt > 0 {
-			s.unraised.merge(r.Conversation, r.Member)
+	for k := range s.marks.told {
+		if m := s.marks.members[k]; m.Read > 0 || m.Receipt > 0 {
+			s.unraised.merge(k.conv, m)
 		}
 	}
 	s.marks.clear()
 	s.metrics.flushes.WithLabelValues(reason).Inc()
 	s.metrics.flushed.Add(float64(len(rows)))
-	s.metrics.pending.Add(float64(s.marks.grown()))
+	s.showPending()
 	return s.raise(ctx)
 }
 

@@ -1,9 +1,13 @@
 package tomongo
 
 import (
+	"sync"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/tidemark-im/tidemark/internal/latency"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -13,15 +17,19 @@ type metrics struct {
 	flushes   *prometheus.CounterVec
 	flushed   prometheus.Counter
 	pending   prometheus.Gauge
+	oldest    *oldest
+	persisted *latency.Meter
 	conflicts *prometheus.CounterVec
 	deleted   prometheus.Counter
 	hotErrors prometheus.Counter
 	poison    prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, now func() time.Time) *metrics {
 	f := promauto.With(reg)
-	return &metrics{
+	m := &metrics{
+		oldest:    &oldest{now: now, since: make(map[*Stage]time.Time)},
+		persisted: latency.New(reg, "tidemark_tomongo_persisted_seconds", "Time from a message's record, as its producer gave it, until the message stands in history."),
 		rows: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidemark_tomongo_rows_total",
 			Help: "Message rows handed to history, by what became of them.",
@@ -58,6 +66,58 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "tidemark_tomongo_poison_records_total",
 			Help: "Records of the sequenced log that could not be decoded and went to the dead letters.",
 		}),
+	}
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "tidemark_tomongo_pending_age_seconds",
+		Help: "Age of the oldest watermark that is not written yet; 0 when there is none.",
+	}, m.oldest.age)
+	// What never was must show as 0, or the first one is no increase.
+	for _, reason := range []string{reasonCount, reasonTime, reasonIdle} {
+		m.flushes.WithLabelValues(reason)
+	}
+	for _, kind := range []string{"message", "member"} {
+		m.conflicts.WithLabelValues(kind)
+	}
+	return m
+}
+
+// oldest knows since when each stage has had something pending.
+type oldest struct {
+	now func() time.Time
+
+	mu    sync.Mutex
+	since map[*Stage]time.Time // guarded by mu
+}
+
+// set says since when s has had something pending; zero: it has nothing.
+func (o *oldest) set(s *Stage, since time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if since.IsZero() {
+		delete(o.since, s)
+		return
+	}
+	o.since[s] = since
+}
+
+func (o *oldest) age() float64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var age time.Duration
+	now := o.now()
+	for _, since := range o.since {
+		age = max(age, now.Sub(since))
+	}
+	return age.Seconds()
+}
+
+// written counts what became of rows, and how long the new ones took.
+func (m *metrics) written(rows []watermark.Row, fates []watermark.Fate, now time.Time) {
+	for i, f := range fates {
+		m.rows.WithLabelValues(fateWord(f)).Inc()
+		if f == watermark.Inserted {
+			m.persisted.Reached(rows[i].Message.RecordTime, now)
+		}
 	}
 }
 

@@ -162,20 +162,6 @@ func (p *piece) disown(id watermark.ConversationID, lost map[place]bool) {
 	p.states[id] = st
 }
 
-// advances counts what rec asks to raise.
-func advances(rec watermark.Record) int {
-	n := 0
-	for _, e := range rec.Events {
-		switch e := e.(type) {
-		case watermark.MessagesSequenced:
-			n += len(e.Messages)
-		case watermark.ReadAdvanced:
-			n++
-		}
-	}
-	return n
-}
-
 // marksOnly gives rec without its window changes, and without the messages
 // that lost their place.
 func marksOnly(rec watermark.Record, lost map[place]bool) watermark.Record {

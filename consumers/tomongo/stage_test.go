@@ -38,8 +38,29 @@ func TestMarksWaitAndCoverTheirOffsets(t *testing.T) {
 	if d := flush(t, s); d != 2 {
 		t.Errorf("durable = %d after the flush, want 2", d)
 	}
-	equal(t, "calls", w.journal, []string{"write", "flush", "raise"})
+	equal(t, "calls", w.journal, []string{"write", "flush"})
 	w.checkProjection(t)
+}
+
+// What follows from a message stands in Redis since the message has its seq, so
+// telling it again would be a call for each message.
+func TestRedisIsToldOfReadMarksOnly(t *testing.T) {
+	w := newWorld()
+	w.append(t, group, said(message(1, "A", "1"), message(2, "B", "1")))
+	w.append(t, group, read("C", 1), read("A", 2))
+	s := w.stage(t, asItIs)
+	handle(t, s, w.log)
+	flush(t, s)
+	equal(t, "calls", w.journal, []string{"write", "flush", "raise"})
+	told := map[watermark.UserID]watermark.Seq{}
+	for _, r := range w.hot {
+		told[r.Member.User] = r.Member.Read
+	}
+	equal(t, "told", told, map[watermark.UserID]watermark.Seq{"A": 2, "C": 1})
+	w.append(t, group, said(message(3, "A", "2")))
+	handle(t, s, w.log[2:])
+	flush(t, s)
+	equal(t, "calls", w.journal, []string{"write", "flush", "raise", "write", "flush"})
 }
 
 func TestWithoutMarksEverythingIsDurableAtOnce(t *testing.T) {
@@ -293,7 +314,7 @@ func TestRaisedMinimumDeletesInSteps(t *testing.T) {
 	s := w.stage(t, func(c *tomongo.Config) { c.DeleteStep = 8 })
 	handle(t, s, w.log)
 	flush(t, s)
-	equal(t, "calls", w.journal, []string{"write", "delete", "delete", "delete", "delete", "flush", "raise"})
+	equal(t, "calls", w.journal, []string{"write", "delete", "delete", "delete", "delete", "flush"})
 	w.checkProjection(t)
 	if w.convs[group].Max != 25 || w.convs[group].Min != 21 {
 		t.Errorf("conversation = %+v", w.convs[group])
@@ -451,23 +472,30 @@ func TestNewReportsAllFaults(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	w := newWorld()
-	w.append(t, group, said(message(1, "A", "1"), message(2, "A", "2")))
+	w.append(t, group, said(message(1, "A", "1"), message(2, "A", "2")), read("A", 1))
 	w.append(t, group, said(message(2, "B", "2")), watermark.MinSeqRaised{Min: 2})
 	w.raw([]byte{0xff})
 	w.append(t, group, read("C", 2), read("C", 1))
+	w.append(t, group, read("C", 2))
 	w.onCall = func(op string) error {
 		if op == "raise" {
 			return errDied
 		}
 		return nil
 	}
-	s := w.stage(t, func(c *tomongo.Config) { c.Registerer = reg })
+	clock := time.Now()
+	s := w.stage(t, func(c *tomongo.Config) {
+		c.Registerer, c.FlushEvery, c.Now = reg, time.Hour, func() time.Time { return clock }
+	})
 	handle(t, s, w.log[:2])
 	flush(t, s)
-	handle(t, s, w.log[2:])
+	handle(t, s, w.log[2:4])
+	clock = clock.Add(5 * time.Second)
+	handle(t, s, w.log[4:])
+	clock = clock.Add(2 * time.Second)
 	equal(t, "metrics", gather(t, reg), []string{
 		"# tidemark_tomongo_advances_total: Watermark advances taken from the sequenced log.",
-		"tidemark_tomongo_advances_total{} 5",
+		"tidemark_tomongo_advances_total{} 7",
 		"# tidemark_tomongo_conflicts_total: Events that found another one in their place and were handed back to the owner, by kind (message, member).",
 		"tidemark_tomongo_conflicts_total{kind=member} 0",
 		"tidemark_tomongo_conflicts_total{kind=message} 1",
@@ -476,11 +504,17 @@ func TestMetrics(t *testing.T) {
 		"# tidemark_tomongo_flushed_members_total: Coalesced watermarks written; against the advances it gives the ratio of coalescing.",
 		"tidemark_tomongo_flushed_members_total{} 1",
 		"# tidemark_tomongo_flushes_total: Writes of coalesced watermarks, by reason (count, time, idle).",
+		"tidemark_tomongo_flushes_total{reason=count} 0",
 		"tidemark_tomongo_flushes_total{reason=idle} 1",
+		"tidemark_tomongo_flushes_total{reason=time} 0",
 		"# tidemark_tomongo_hot_errors_total: Flushes whose watermarks could not be merged into Redis.",
 		"tidemark_tomongo_hot_errors_total{} 1",
+		"# tidemark_tomongo_pending_age_seconds: Age of the oldest watermark that is not written yet; 0 when there is none.",
+		"tidemark_tomongo_pending_age_seconds{} 7",
 		"# tidemark_tomongo_pending_members: Coalesced watermarks that are not written yet.",
 		"tidemark_tomongo_pending_members{} 1",
+		"# tidemark_tomongo_persisted_seconds: Time from a message's record, as its producer gave it, until the message stands in history.",
+		"tidemark_tomongo_persisted_seconds{} 2",
 		"# tidemark_tomongo_poison_records_total: Records of the sequenced log that could not be decoded and went to the dead letters.",
 		"tidemark_tomongo_poison_records_total{} 1",
 		"# tidemark_tomongo_rows_total: Message rows handed to history, by what became of them.",
@@ -492,5 +526,7 @@ func TestMetrics(t *testing.T) {
 	}
 	if got := gather(t, reg); !slices.Contains(got, "tidemark_tomongo_pending_members{} 0") {
 		t.Errorf("a closed stage leaves marks pending: %v", got)
+	} else if !slices.Contains(got, "tidemark_tomongo_pending_age_seconds{} 0") {
+		t.Errorf("a closed stage leaves an old mark: %v", got)
 	}
 }

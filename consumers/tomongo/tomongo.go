@@ -26,7 +26,8 @@
 // Every step is idempotent, so after an error, or in another process, the same
 // records may be handed in again, cut into batches in any way.
 //
-// Flushed marks are then merged into Redis. That is the one error that does
+// Flushed read marks of the log are then merged into Redis; those that follow
+// from messages stand there since the messages have their seqs. That is the one error that does
 // not end a step: Redis is a projection that may be lost at any moment, and
 // history is what it is rebuilt from, so history must not wait for Redis. Marks
 // that could not be merged are counted, kept up to a bound, and merged after a
@@ -58,7 +59,7 @@ func New(cfg Config) (*Projector, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Projector{cfg: cfg, metrics: newMetrics(cfg.Registerer)}, nil
+	return &Projector{cfg: cfg, metrics: newMetrics(cfg.Registerer, cfg.Now)}, nil
 }
 
 // Stage gives the stage of a fresh claim of a partition of the sequenced log.
@@ -131,8 +132,14 @@ func unskippable(err error) error {
 // the durable offset and comes again.
 func (s *Stage) Close() error {
 	s.marks.clear()
-	s.metrics.pending.Add(float64(s.marks.grown()))
+	s.showPending()
 	return nil
+}
+
+// showPending tells the gauges what is pending.
+func (s *Stage) showPending() {
+	s.metrics.pending.Add(float64(s.marks.grown()))
+	s.metrics.oldest.set(s, s.marks.since)
 }
 
 func (s *Stage) settle() int64 {
@@ -162,9 +169,7 @@ func (s *Stage) write(ctx context.Context, p *piece) error {
 		if err := s.handBack(ctx, p, written); err != nil {
 			return fmt.Errorf("tomongo: hand conflicts back: %w", err)
 		}
-		for _, f := range written.Rows {
-			s.metrics.rows.WithLabelValues(fateWord(f)).Inc()
-		}
+		s.metrics.written(p.change.Rows, written.Rows, s.cfg.Now())
 	}
 	if err := s.retire(ctx, p); err != nil {
 		return err
@@ -178,11 +183,11 @@ func (s *Stage) write(ctx context.Context, p *piece) error {
 	}
 	n := 0
 	for _, rec := range p.records {
-		n += advances(rec)
+		n += s.marks.note(rec)
 	}
 	s.marks.advanced(n, s.cfg.Now())
 	s.metrics.advances.Add(float64(n))
-	s.metrics.pending.Add(float64(s.marks.grown()))
+	s.showPending()
 	return nil
 }
 

@@ -126,7 +126,12 @@ type Config struct {
 	Truth     Truth
 	Marks     Marks
 	Deliverer Deliverer
+	// Offline takes messages for those who may be absent. Nil: nobody is told.
+	Offline Offline
 
+	// OfflineMembers is the number of recipients above which only those whom a
+	// message mentions are offered to Offline. 0: DefaultOfflineMembers.
+	OfflineMembers int
 	// CacheMembers bounds the members that one partition keeps in memory, all
 	// conversations together. One that is larger by itself is kept alone. 0:
 	// DefaultCacheMembers.
@@ -176,6 +181,10 @@ func (c *Config) fill() error {
 	need(c.CrowdAbove >= 0 && c.CrowdBelow >= 0, "CrowdAbove and CrowdBelow must not be negative")
 	need(c.LaneCost >= 0, "LaneCost must not be negative")
 	need(c.QueueBytes >= 0, "QueueBytes must not be negative")
+	need(c.OfflineMembers >= 0, "OfflineMembers must not be negative")
+	if c.OfflineMembers == 0 {
+		c.OfflineMembers = DefaultOfflineMembers
+	}
 	if c.CacheMembers == 0 {
 		c.CacheMembers = DefaultCacheMembers
 	}

@@ -16,8 +16,11 @@ const maxHand = 10_000
 type hand struct {
 	worker     *worker
 	deliveries []Delivery
-	users      int
+	offers     []Offer
+	users      int      // of both
+	told       int      // of deliveries
 	events     []string // kinds, for the counter
+	sent       []int64  // record times of the messages
 	progress   []progress
 	// reach is the highest seq gathered of each conversation: a record that
 	// stands twice in one batch is a replay too.
@@ -92,7 +95,7 @@ func (h *hand) record(ctx context.Context, r *roster, rec *timed) error {
 					return err
 				}
 			}
-			if err := h.message(ctx, r, one, skip != ""); err != nil {
+			if err := h.message(ctx, r, one, skip); err != nil {
 				return err
 			}
 		}
@@ -116,20 +119,29 @@ func (h *hand) seat(ctx context.Context, r *roster, u watermark.UserID) error {
 }
 
 // message gathers one message, unless a message of its seq was handed off.
-func (h *hand) message(ctx context.Context, r *roster, one watermark.MessagesSequenced, skip bool) error {
+func (h *hand) message(ctx context.Context, r *roster, one watermark.MessagesSequenced, skip string) error {
 	m := &one.Messages[0]
-	if !skip && m.Seq <= max(r.mark.Seq, h.reach[r]) {
-		h.worker.metrics.skipped.WithLabelValues("replay").Inc()
+	if skip != "replay" && m.Seq <= max(r.mark.Seq, h.reach[r]) {
+		if skip == "" {
+			h.worker.metrics.skipped.WithLabelValues("replay").Inc()
+		}
 		return nil
 	}
-	if !skip {
+	if skip == "old" {
+		h.offerCrowd(r, m)
+	}
+	if skip == "" {
 		d := Delivery{Event: one, ExceptDevice: m.Device}
 		if m.Device != "" {
 			d.ExceptUser = m.Sender
 		}
 		if r.crowd {
 			h.crowd(r, d, func(o *watermark.Member) bool { return sees(o, m.Seq) })
+			h.offerCrowd(r, m)
 			h.finish(r, one)
+			if h.users >= maxHand {
+				return h.flush(ctx)
+			}
 			return nil
 		}
 		to := r.seeing(m.Seq)
@@ -141,16 +153,21 @@ func (h *hand) message(ctx context.Context, r *roster, one watermark.MessagesSeq
 		if err := h.add(ctx, r, d, to.open); err != nil {
 			return err
 		}
+		h.offer(r, m, to)
 		h.finish(r, one)
-		return nil
+	} else {
+		h.reached(r, m.Seq)
 	}
-	h.reached(r, m.Seq)
+	if h.users >= maxHand {
+		return h.flush(ctx)
+	}
 	return nil
 }
 
 // finish notes that a message is gathered.
 func (h *hand) finish(r *roster, one watermark.MessagesSequenced) {
 	h.events = append(h.events, kindWord(one))
+	h.sent = append(h.sent, one.Messages[0].RecordTime)
 	h.reached(r, one.Messages[0].Seq)
 }
 
@@ -173,6 +190,7 @@ func (h *hand) crowd(r *roster, d Delivery, who func(*watermark.Member) bool) {
 	}
 	h.deliveries = append(h.deliveries, d)
 	h.users++
+	h.told++
 }
 
 // event gathers anything but a message; before is where the windows of r stood
@@ -252,6 +270,7 @@ func (h *hand) add(ctx context.Context, r *roster, d Delivery, users []watermark
 	for chunk := range slices.Chunk(users, h.worker.cfg.MaxUsers) {
 		d.Users = chunk
 		h.deliveries = append(h.deliveries, d)
+		h.told += len(chunk)
 		if h.users += len(chunk); h.users >= maxHand {
 			if err := h.flush(ctx); err != nil {
 				return err
@@ -274,9 +293,18 @@ func (h *hand) flush(ctx context.Context) error {
 			return fmt.Errorf("topush: deliver %d events: %w", len(h.deliveries), err)
 		}
 	}
-	s.metrics.recipients.Add(float64(h.users))
+	if len(h.offers) > 0 {
+		if err := s.cfg.Offline.Offer(ctx, h.offers); err != nil {
+			return fmt.Errorf("topush: offer %d messages: %w", len(h.offers), err)
+		}
+	}
+	s.metrics.recipients.Add(float64(h.told))
 	for _, kind := range h.events {
 		s.metrics.events.WithLabelValues(kind).Inc()
+	}
+	now := s.cfg.Now()
+	for _, sent := range h.sent {
+		s.metrics.pushed.Reached(sent, now)
 	}
 	for _, p := range h.progress {
 		m := &p.roster.mark

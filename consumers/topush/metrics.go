@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/tidemark-im/tidemark/internal/latency"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -16,17 +17,19 @@ type metrics struct {
 	crowds     *prometheus.CounterVec
 	lane       prometheus.Gauge
 	failures   prometheus.Counter
+	pushed     *latency.Meter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
 	return &metrics{
+		pushed: latency.New(reg, "tidemark_topush_pushed_seconds", "Time from a message's record, as its producer gave it, until the message is handed off for delivery."),
 		events: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidemark_topush_events_total",
 			Help: "Events handed off, by kind.",
 		}, []string{"kind"}),
 		skipped: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "tidemark_topush_skipped_total",
+			Name: "tidemark_topush_skipped_events_total",
 			Help: "Records and messages that were not handed off, by reason (replay, old, undecodable, overrun: the conversation is busier than it can be handed off, and its members are told to pull).",
 		}, []string{"reason"}),
 		recipients: f.NewCounter(prometheus.CounterOpts{

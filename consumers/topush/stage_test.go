@@ -414,13 +414,15 @@ func TestMetrics(t *testing.T) {
 		"tidemark_topush_lane_conversations{} 0",
 		"# tidemark_topush_lane_failures_total: Attempts to hand off what waits there that failed and are repeated.",
 		"tidemark_topush_lane_failures_total{} 0",
+		"# tidemark_topush_pushed_seconds: Time from a message's record, as its producer gave it, until the message is handed off for delivery.",
+		"tidemark_topush_pushed_seconds{} 0",
 		"# tidemark_topush_recipients_total: Users, and crowds of users, to whom events were handed off.",
 		"tidemark_topush_recipients_total{} 4",
 		"# tidemark_topush_roster_loads_total: Conversations whose members were loaded.",
 		"tidemark_topush_roster_loads_total{} 1",
-		"# tidemark_topush_skipped_total: Records and messages that were not handed off, by reason (replay, old, undecodable, overrun: the conversation is busier than it can be handed off, and its members are told to pull).",
-		"tidemark_topush_skipped_total{reason=replay} 1",
-		"tidemark_topush_skipped_total{reason=undecodable} 2",
+		"# tidemark_topush_skipped_events_total: Records and messages that were not handed off, by reason (replay, old, undecodable, overrun: the conversation is busier than it can be handed off, and its members are told to pull).",
+		"tidemark_topush_skipped_events_total{reason=replay} 1",
+		"tidemark_topush_skipped_events_total{reason=undecodable} 2",
 	})
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

@@ -27,7 +27,23 @@ type lot struct {
 	records     []wire.Record // one for each input
 	alloc       watermark.Allocation
 	resequences int // commands of that kind
-	unlearned   int // those that have had the conversation loaded anew
+	unlearned
+}
+
+// unlearned says how many resequence commands have had their conversation loaded
+// anew, and by which warm-up: what Redis holds by another one they may not be
+// decided on.
+type unlearned struct {
+	commands int
+	token    string
+}
+
+// by takes note of the load that a brought.
+func (u *unlearned) by(a ask) {
+	if a.members || a.resequences == 0 {
+		return
+	}
+	u.commands, u.token = max(u.commands, a.resequences), a.token
 }
 
 // stray is a record of another partition's conversation.
@@ -282,9 +298,7 @@ func (s *Stage) append(ctx context.Context, lots []*lot) error {
 	}, func(q, n int) {
 		s.metrics.appended.Inc()
 		id, high := queues[q][n].Conversation, highest(queues[q][n])
-		if old, _ := s.floors.Peek(id); high > old {
-			s.floors.Add(id, high)
-		}
+		s.raiseFloor(id, high)
 	})
 }
 
@@ -349,7 +363,7 @@ func (s *Stage) countBatch(b *batch) {
 
 // countLots counts lots that are done, once, however often they were tried.
 func (s *Stage) countLots(lots []*lot, refused []letter) {
-	m := s.metrics
+	m, now := s.metrics, s.cfg.Now()
 	for _, l := range refused {
 		m.refused.WithLabelValues(reasonWord(l.reason)).Inc()
 	}
@@ -357,6 +371,9 @@ func (s *Stage) countLots(lots []*lot, refused []letter) {
 		for i := range l.batch.Inputs {
 			in, out := &l.batch.Inputs[i], &l.alloc.Outcomes[i]
 			m.inputs.WithLabelValues(kindWord(in), verdictWord(out.Verdict)).Inc()
+			if in.Act == watermark.ActSend && out.Verdict == watermark.Accepted {
+				m.sequenced.Reached(in.Time, now)
+			}
 			if out.Verdict == watermark.Refused && in.Message == nil && in.Caller != "" {
 				m.refused.WithLabelValues(reasonWord(out.Reason)).Inc()
 			}

@@ -60,12 +60,13 @@ func (s *Stage) malloc(ctx context.Context, open []*lot) (settled, rest []*lot, 
 	var asked []*lot
 	var batches []watermark.Batch
 	for _, l := range open {
-		if l.resequences > l.unlearned {
+		if l.resequences > l.unlearned.commands {
 			l.alloc = watermark.Allocation{Temperature: watermark.Cold, Why: whyResequence}
 			rest = append(rest, l)
 			continue
 		}
 		l.batch.Floor, _ = s.floors.Get(l.batch.Conversation)
+		l.batch.Token = l.unlearned.token
 		asked, batches = append(asked, l), append(batches, l.batch)
 	}
 	if len(asked) == 0 {
@@ -100,6 +101,13 @@ func (s *Stage) checkFloor(id watermark.ConversationID, st *watermark.State) err
 	return fault.New(fault.Fatal, "log_lost_records", fmt.Errorf(
 		"toredis: the log lost records: conversation %s ends at seq %d in history and log, but seq %d of it was acknowledged; "+
 			"going on would give seqs a second time", id, st.Max, floor))
+}
+
+// raiseFloor remembers a seq that the log is known to have.
+func (s *Stage) raiseFloor(id watermark.ConversationID, seq watermark.Seq) {
+	if old, _ := s.floors.Peek(id); seq > old {
+		s.floors.Add(id, seq)
+	}
 }
 
 // introduced gives st with an explicit "never had a window" for each wanted

@@ -170,7 +170,7 @@ func (s *Stage) load(ctx context.Context, lots []*lot) (loaded bool, err error) 
 		return false, err
 	}
 	for i, l := range lots {
-		l.unlearned = max(l.unlearned, asks[i].resequences)
+		l.unlearned.by(asks[i])
 	}
 	return true, nil
 }
@@ -233,6 +233,7 @@ func (s *Stage) collect(ctx context.Context) (loaded bool, err error) {
 		if err := s.checkFloor(a.want.Conversation, x.states[i]); err != nil {
 			return false, err
 		}
+		s.raiseFloor(a.want.Conversation, x.states[i].Max)
 		colds = append(colds, watermark.Loaded{Token: a.token, State: introduced(x.states[i], a.want.Users)})
 	}
 	// One whose token no longer stands shows as cold or partial in the next
@@ -272,6 +273,6 @@ func (s *Stage) loadWorked(ctx context.Context, x *load) {
 			continue
 		}
 		s.metrics.coldLoads.WithLabelValues(whyWord(a.why)).Inc()
-		s.parked.unlearned(a.want.Conversation, a.resequences)
+		s.parked.loaded(a)
 	}
 }

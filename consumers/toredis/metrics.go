@@ -1,9 +1,13 @@
 package toredis
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/tidemark-im/tidemark/internal/latency"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -20,17 +24,19 @@ type metrics struct {
 	loadFailures  *prometheus.CounterVec
 	pauses        prometheus.Counter
 	warmsDropped  prometheus.Counter
+	sequenced     *latency.Meter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
 	return &metrics{
+		sequenced: latency.New(reg, "tidemark_toredis_sequenced_seconds", "Time from a message's record, as its producer gave it, until the sequenced log has acknowledged the message with its seq."),
 		inputs: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidemark_toredis_inputs_total",
 			Help: "Inputs that are done, by kind (message, command) and verdict.",
 		}, []string{"kind", "verdict"}),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "tidemark_toredis_refused_total",
+			Name: "tidemark_toredis_refused_inputs_total",
 			Help: "Inputs that were refused or could not be decoded, by reason.",
 		}, []string{"reason"}),
 		coldLoads: f.NewCounterVec(prometheus.CounterOpts{
@@ -42,11 +48,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Members of warm conversations that were loaded because Redis did not know them.",
 		}),
 		misrouted: f.NewCounter(prometheus.CounterOpts{
-			Name: "tidemark_toredis_misrouted_total",
+			Name: "tidemark_toredis_misrouted_records_total",
 			Help: "Records that stood on another partition than their conversation's.",
 		}),
 		forwarded: f.NewCounter(prometheus.CounterOpts{
-			Name: "tidemark_toredis_forwarded_total",
+			Name: "tidemark_toredis_forwarded_records_total",
 			Help: "Records that arrived by way of another partition and were decided here.",
 		}),
 		appended: f.NewCounter(prometheus.CounterOpts{
@@ -59,7 +65,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: []float64{1, 2, 5, 10, 25, 50, 100, 250, 500},
 		}),
 		parkedTotal: f.NewCounter(prometheus.CounterOpts{
-			Name: "tidemark_toredis_parked_total",
+			Name: "tidemark_toredis_parked_inputs_total",
 			Help: "Records that were parked because their conversations could not be loaded at once.",
 		}),
 		loadFailures: f.NewCounterVec(prometheus.CounterOpts{
@@ -71,7 +77,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Times a partition paused because history was too far behind the sequenced log.",
 		}),
 		warmsDropped: f.NewCounter(prometheus.CounterOpts{
-			Name: "tidemark_toredis_warm_dropped_total",
+			Name: "tidemark_toredis_dropped_warms_total",
 			Help: "Commands to make a conversation warm that were left out, because it could not be loaded.",
 		}),
 	}
@@ -110,7 +116,7 @@ func kindWord(in *watermark.Input) string {
 // whyWord keeps the label bounded, whatever the allocator says.
 func whyWord(why string) string {
 	switch why {
-	case "absent", "incarnation", "warming", "floor", "counter", whyResequence:
+	case "absent", "incarnation", "warming", "token", "floor", "counter", whyResequence:
 		return why
 	default:
 		return "other"
@@ -119,13 +125,8 @@ func whyWord(why string) string {
 
 // reasonWord does the same for reasons.
 func reasonWord(reason string) string {
-	switch reason {
-	case watermark.ReasonNotMember, watermark.ReasonNotParticipant, watermark.ReasonIDReused,
-		watermark.ReasonNoSuchSeq, watermark.ReasonWindowFull, watermark.ReasonAttributesFull, watermark.ReasonSeqsExhausted,
-		watermark.ReasonUndecodable, watermark.ReasonInvalid, watermark.ReasonTooLarge,
-		watermark.ReasonWrongPartition:
+	if slices.Contains(wire.DeadLetterReasons(), reason) {
 		return reason
-	default:
-		return "other"
 	}
+	return "other"
 }

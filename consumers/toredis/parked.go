@@ -33,9 +33,7 @@ type parked struct {
 // pen holds one conversation's records, in the order of their offsets.
 type pen struct {
 	entries []entry
-	// unlearned is how many of its resequence commands have had the
-	// conversation loaded anew.
-	unlearned int
+	unlearned
 }
 
 func newParked() parked {
@@ -86,9 +84,9 @@ func (p *parked) remove(id watermark.ConversationID) {
 	delete(p.pens, id)
 }
 
-func (p *parked) unlearned(id watermark.ConversationID, resequences int) {
-	if x := p.pens[id]; x != nil {
-		x.unlearned = max(x.unlearned, resequences)
+func (p *parked) loaded(a ask) {
+	if x := p.pens[a.want.Conversation]; x != nil {
+		x.unlearned.by(a)
 	}
 }
 

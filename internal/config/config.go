@@ -26,20 +26,22 @@ import (
 // Config is everything that can be set. The struct tags are the documentation:
 // the table in the README is made from them.
 type Config struct {
-	Kafka    Kafka    `koanf:"kafka"`
-	Redis    Redis    `koanf:"redis"`
-	History  History  `koanf:"history"`
-	ToRedis  ToRedis  `koanf:"toredis"`
-	ToMongo  ToMongo  `koanf:"tomongo"`
-	ToPush   ToPush   `koanf:"topush"`
-	Sync     Sync     `koanf:"sync"`
-	Gateway  Gateway  `koanf:"gateway"`
-	Auth     Auth     `koanf:"auth"`
-	Audit    Audit    `koanf:"audit"`
-	Admin    Admin    `koanf:"admin"`
-	Shutdown Shutdown `koanf:"shutdown"`
-	Log      Log      `koanf:"log"`
-	Limits   Limits   `koanf:"limits"`
+	Kafka     Kafka     `koanf:"kafka"`
+	Redis     Redis     `koanf:"redis"`
+	History   History   `koanf:"history"`
+	ToRedis   ToRedis   `koanf:"toredis"`
+	ToMongo   ToMongo   `koanf:"tomongo"`
+	ToPush    ToPush    `koanf:"topush"`
+	ToOffline ToOffline `koanf:"tooffline"`
+	Sync      Sync      `koanf:"sync"`
+	Gateway   Gateway   `koanf:"gateway"`
+	Auth      Auth      `koanf:"auth"`
+	Audit     Audit     `koanf:"audit"`
+	Lag       Lag       `koanf:"lag"`
+	Admin     Admin     `koanf:"admin"`
+	Shutdown  Shutdown  `koanf:"shutdown"`
+	Log       Log       `koanf:"log"`
+	Limits    Limits    `koanf:"limits"`
 }
 
 // Kafka says how to reach Kafka and what the topics are.
@@ -129,6 +131,7 @@ type Sync struct {
 	PageBytes     int           `koanf:"page_bytes" doc:"Bytes of messages in one answer of Pull."`
 	AnswerTimeout time.Duration `koanf:"answer_timeout" doc:"How long a call waits for the owner of a conversation."`
 	Reflection    bool          `koanf:"reflection" doc:"Serve gRPC reflection, to everybody who can reach the port."`
+	Console       Console       `koanf:"console"`
 	TLS           ServerTLS     `koanf:"tls"`
 }
 
@@ -142,6 +145,11 @@ type Gateway struct {
 	Drain           time.Duration `koanf:"drain" doc:"Over how long connections are told to go elsewhere when the process stops. Below shutdown.timeout."`
 	TransientRate   int           `koanf:"transient_rate" doc:"Typing and other transient events that a connection may send in a second; twice as many at once."`
 	TLS             ServerTLS     `koanf:"tls"`
+}
+
+// Lag configures the role that shows how far behind the workers are.
+type Lag struct {
+	Every time.Duration `koanf:"every" doc:"How often the role lag asks Kafka how far behind the workers are."`
 }
 
 // Audit configures the role that checks what the others keep.
@@ -186,18 +194,20 @@ func Default() Config {
 			Brokers: []string{"127.0.0.1:9092"}, ClientID: "tidemark", Version: "3.6.0",
 			CreateTopics: false, Partitions: 12, Retention: 7 * 24 * time.Hour, OnLostOffsets: "stop",
 		},
-		Redis:    Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000},
-		History:  History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
-		ToRedis:  ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000, MaxTail: 1_000_000},
-		ToMongo:  ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
-		ToPush:   ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000, CrowdAbove: 256, CrowdBelow: 192},
-		Sync:     Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second, Reflection: true},
-		Gateway:  Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true, UserConnections: 100, Drain: 5 * time.Second, TransientRate: 5},
-		Auth:     Auth{Refresh: 15 * time.Minute, Leeway: 30 * time.Second, ScopeClaim: "scope", AdminScope: "tidemark:admin"},
-		Audit:    Audit{Rate: 2000, Patience: time.Minute},
-		Admin:    Admin{Listen: "127.0.0.1:8082"},
-		Shutdown: Shutdown{Timeout: 25 * time.Second},
-		Log:      Log{Level: "info", Format: "text"},
+		Redis:     Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000},
+		History:   History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
+		ToRedis:   ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000, MaxTail: 1_000_000},
+		ToMongo:   ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
+		ToOffline: defaultToOffline(),
+		ToPush:    ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000, CrowdAbove: 256, CrowdBelow: 192},
+		Sync:      Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second, Reflection: true},
+		Gateway:   Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true, UserConnections: 100, Drain: 5 * time.Second, TransientRate: 5},
+		Auth:      Auth{Refresh: 15 * time.Minute, Leeway: 30 * time.Second, ScopeClaim: "scope", AdminScope: "tidemark:admin"},
+		Audit:     Audit{Rate: 2000, Patience: time.Minute},
+		Lag:       Lag{Every: 10 * time.Second},
+		Admin:     Admin{Listen: "127.0.0.1:8082"},
+		Shutdown:  Shutdown{Timeout: 25 * time.Second},
+		Log:       Log{Level: "info", Format: "text"},
 		Limits: Limits{
 			MaxBody: 64 << 10, MaxRequest: 4 << 20, InFlight: 10_000,
 			UserRequests: 100, UserBurst: 500, UserBytes: 8 << 20, UserBytesBurst: 64 << 20, UserInFlight: 32,
@@ -276,6 +286,7 @@ func (c *Config) Validate() error {
 	}
 	positive("audit.rate", int64(c.Audit.Rate))
 	positive("audit.patience", int64(c.Audit.Patience))
+	positive("lag.every", int64(c.Lag.Every))
 	positive("sync.page_bytes", int64(c.Sync.PageBytes))
 	positive("sync.answer_timeout", int64(c.Sync.AnswerTimeout))
 	positive("gateway.queue_bytes", int64(c.Gateway.QueueBytes))
@@ -288,6 +299,8 @@ func (c *Config) Validate() error {
 		bad("limits.max_body", "must be within 1..1048576, is %d", c.Limits.MaxBody)
 	}
 	c.validateAccess(bad)
+	c.validateConsole(bad)
+	c.validateToOffline(bad)
 	c.validateLimits(bad)
 	if c.Admin.Listen != "" {
 		addresses("admin.listen", []string{c.Admin.Listen})

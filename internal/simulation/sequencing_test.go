@@ -112,16 +112,14 @@ func (h *history) compareLog() {
 	}
 }
 
-// compareLetters wants a dead letter of each refused input, with its reason. A
-// redelivered one may have a second letter that names the other message which
-// has its id by now.
+// compareLetters wants a dead letter of each refused input, with its reason,
+// however often there is one.
 func (h *history) compareLetters() {
 	got := make(map[int64]string)
 	for _, l := range h.w.letters {
 		d, err := wire.DecodeDeadLetter(l)
 		h.check(err)
-		at := d.Record.Offset
-		if h.m.refused[at] == "" || got[at] == "" || d.Reason != watermark.ReasonIDReused {
+		if at := d.Record.Offset; got[at] == "" || got[at] == h.m.refused[at] {
 			got[at] = d.Reason
 		}
 	}

@@ -121,6 +121,7 @@ type desk struct {
 	w     *world
 	actor *actor
 	jobs  chan job
+	holds bool // seqs that are perhaps not appended
 
 	sequencer *toredis.Sequencer
 	projector *tomongo.Projector
@@ -153,7 +154,7 @@ func newDesk(t testing.TB) *desk {
 		Now: func() time.Time { return d.w.now }, Logger: slog.New(slog.DiscardHandler),
 	})
 	check()
-	service := syncapi.Config{Hot: redis{d}, Truth: d.truth, Log: marks{d}, NodeID: "node", MarkWindow: 1}
+	service := syncapi.Config{Hot: redis{d}, Truth: d.truth, Log: marks{d}, Devices: storagetest.NewMemory(), NodeID: "node", MarkWindow: 1}
 	d.service, err = syncapi.New(service)
 	check()
 	service.PageBytes = terseBytes
@@ -163,13 +164,19 @@ func newDesk(t testing.TB) *desk {
 }
 
 // hire lets a new process work there.
-func (d *desk) hire() { d.actor = &actor{note: d.w.note, jobs: d.jobs, asked: make(chan *request)} }
+func (d *desk) hire() {
+	d.holds = false
+	d.actor = &actor{note: d.w.note, jobs: d.jobs, asked: make(chan *request)}
+}
 
 // redis is the desk's way to Redis.
 type redis struct{ *desk }
 
 func (r redis) Malloc(ctx context.Context, batches []watermark.Batch) (out []watermark.Allocation, err error) {
-	err = r.actor.call("malloc", len(batches), func(n int) { out, _ = r.w.redis.Malloc(ctx, batches[:n]) })
+	err = r.actor.call("malloc", len(batches), func(n int) {
+		out, _ = r.w.redis.Malloc(ctx, batches[:n])
+		r.holds = true
+	})
 	return out, err
 }
 

@@ -58,6 +58,30 @@ func EncodeDeadLetter(d DeadLetter) (Out, error) {
 	return Out{Partition: -1, Key: string(d.Record.Key), Value: d.Record.Value, Headers: headers, Time: d.Last}, nil
 }
 
+// DeadLetterReasons lists the reasons that a dead letter may have, as far as
+// they are told apart; others come from Kafka and the stores.
+func DeadLetterReasons() []string {
+	return []string{
+		watermark.ReasonNotMember, watermark.ReasonNotParticipant, watermark.ReasonIDReused,
+		watermark.ReasonNoSuchSeq, watermark.ReasonWindowFull, watermark.ReasonAttributesFull, watermark.ReasonSeqsExhausted,
+		watermark.ReasonUndecodable, watermark.ReasonInvalid, watermark.ReasonTooLarge, watermark.ReasonWrongPartition,
+	}
+}
+
+// DeadLetterCause tells of an encoded dead letter which topic its record stood
+// in and why it was set aside; false when out is none.
+func DeadLetterCause(out *Out) (topic, reason string, ok bool) {
+	value, ok := (&Record{Headers: out.Headers}).Header(HeaderDeadLetter)
+	if !ok {
+		return "", "", false
+	}
+	api := new(v1.DeadLetter)
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, api); err != nil {
+		return "", "", false
+	}
+	return api.GetTopic(), api.GetReason(), true
+}
+
 // DecodeDeadLetter reads a record of the deadLetter topic. Record is the
 // record as it was, at its own place. The error is a fault.Poison.
 func DecodeDeadLetter(r Record) (DeadLetter, error) {

@@ -45,7 +45,7 @@ const (
 	Own      Part = "own"  // zset, all scores 0: OwnMember
 	Revoked  Part = "rev"  // hash: seq -> Tombstone
 	Refused  Part = "ref"  // hash: input -> what became of it, last batch only
-	pushPart Part = "pushed"
+	pushPart Part = "push"
 	crowded  Part = "crowd"
 	ansPart  Part = "ans"
 )

@@ -135,7 +135,7 @@ func TestKeysOfAConversationShareOneHashTag(t *testing.T) {
 	s := keyspace.Space{Prefix: "x:"}
 	got := append(s.Keys("group:g", keyspace.Meta, keyspace.Log), s.PushedKey("group:g"),
 		s.AnswerKey(watermark.AnswerKey{Conversation: "group:g", Caller: "c:{1}", OpID: "a/b:c"}))
-	want := []string{"x:tm:{group:g}:meta", "x:tm:{group:g}:log", "x:tm:{group:g}:pushed", "x:tm:{group:g}:ans:c%3A%7B1%7D:a%2Fb%3Ac"}
+	want := []string{"x:tm:{group:g}:meta", "x:tm:{group:g}:log", "x:tm:{group:g}:push", "x:tm:{group:g}:ans:c%3A%7B1%7D:a%2Fb%3Ac"}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}

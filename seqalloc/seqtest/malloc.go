@@ -23,6 +23,8 @@ func (r *Redis) malloc(b *watermark.Batch) watermark.Allocation {
 	c, why := r.state(b.Conversation)
 	switch {
 	case c == nil:
+	case b.Token != "" && b.Token != c.token:
+		why = "token"
 	case c.Max < b.Floor:
 		why = "floor"
 	case !c.logEndsAtMax():
@@ -213,9 +215,9 @@ func (d *decision) send(i int, in *watermark.Input, fresh bool) watermark.Outcom
 	sender := d.members[m.Sender]
 	recent := known && sent.Seq > d.Max-watermark.DedupeHorizon
 	switch {
-	case !fresh && !known:
+	case !fresh && (!known || sent.Hash != m.Hash):
 		return watermark.Outcome{Verdict: watermark.Known}
-	case (!fresh || recent) && sent.Hash != m.Hash:
+	case recent && sent.Hash != m.Hash:
 		return refused(watermark.ReasonIDReused)
 	case !fresh:
 		return d.again(i, m.Sender, sent.Seq)
@@ -272,6 +274,8 @@ func (d *decision) resequence(i int, in *watermark.Input, fresh bool) watermark.
 	}
 	sent, known := d.sent(in.Message)
 	switch {
+	case known && sent.Hash != in.Message.Hash && !fresh:
+		return watermark.Outcome{Verdict: watermark.Known}
 	case known && sent.Hash != in.Message.Hash:
 		return refused(watermark.ReasonIDReused)
 	case known && sent.Seq != in.Seq:

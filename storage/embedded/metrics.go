@@ -39,7 +39,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Statements that read for more than one row, by operation.",
 		}, []string{"op"}),
 		seconds: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "tidemark_embedded_seconds",
+			Name:    "tidemark_embedded_call_seconds",
 			Help:    "Time of one call, by operation.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 18),
 		}, []string{"op"}),

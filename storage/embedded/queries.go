@@ -16,6 +16,7 @@ const (
 	qAddOwn        query = "add own"
 	qTrimOwn       query = "trim own"
 	qOwnBound      query = "own bound"
+	qPutMarks      query = "put marks"
 	qPutConv       query = "put conversation"
 	qPutInput      query = "put input"
 	qPutPosition   query = "put position"
@@ -40,6 +41,13 @@ const (
 	qScanMembers query = "scan members"
 	qCount       query = "count"
 	qPositions   query = "positions"
+
+	qPutDevice   query = "put device"
+	qCutDevice   query = "cut device"
+	qDropDevice  query = "drop device"
+	qOwnDevices  query = "own devices"
+	qDevices     query = "devices"
+	qScanDevices query = "scan devices"
 )
 
 const convColumns = "c.id, c.min, c.max, c.policy, c.repair_number, c.repair_from, c.last_time, c.changed_at, c.override"
@@ -54,15 +62,20 @@ const memberColumns = "m.conversation, m.user, m.version, m.last_membership, m.r
 const wholeMember = memberColumns + `, CASE WHEN m.own_count > 0 THEN (SELECT json_group_array(o.seq ORDER BY o.seq)
 	FROM own o WHERE o.conversation = m.conversation AND o.user = m.user) END`
 
+const deviceColumns = "user, device, platform, token, registered_at"
+
 var writes = map[query]string{
-	qInsertMessage: `INSERT INTO messages (conversation, seq, sender, client_id, hash, kind, send_time, record_time, device,
-		revoked_by, revoked_at, body_type, mentions, attributes, body)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-	qStanding: `SELECT sender, client_id, hash FROM messages WHERE conversation = ? AND seq = ?`,
+	qPutDevice: `INSERT INTO devices AS d (key, user, device, platform, token, registered_at) VALUES (?, ?, ?, ?, ?, ?)
+		ON CONFLICT DO UPDATE SET user = excluded.user, device = excluded.device, registered_at = excluded.registered_at
+		WHERE excluded.registered_at >= d.registered_at`,
+	qCutDevice:  `DELETE FROM devices WHERE key = ?`,
+	qDropDevice: `DELETE FROM devices WHERE user = ?1 AND device = ?2 AND (?3 = '' OR token = ?3)`,
+	qOwnDevices: `SELECT ` + deviceColumns + ` FROM devices WHERE user = ?`,
+	qStanding:   `SELECT sender, client_id, hash FROM messages WHERE conversation = ? AND seq = ?`,
 	// The first revoke stands, so that a log that is read again changes nothing.
 	qRevoke: `UPDATE messages SET body_type = 0, body = NULL, mentions = NULL, attributes = NULL, revoked_by = ?, revoked_at = ?
 		WHERE conversation = ? AND seq = ? AND revoked_at IS NULL`,
-	qBounds: `SELECT min, max FROM conversations WHERE id = ?`,
+	qBounds: `SELECT c.id, c.min, c.max FROM json_each(?) j CROSS JOIN conversations c ON c.id = j.value`,
 	qMember: `SELECT ` + memberColumns + `, NULL FROM members m WHERE m.conversation = ? AND m.user = ?`,
 	qPutMember: `INSERT INTO members (conversation, user, version, last_membership, read, receipt, changed_at, own_count, memberships, ops, attributes)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET version = excluded.version,
@@ -72,16 +85,6 @@ var writes = map[query]string{
 	qAddOwn:   `INSERT INTO own (conversation, user, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`,
 	qTrimOwn:  `DELETE FROM own WHERE conversation = ? AND user = ? AND seq <= ?`,
 	qOwnBound: `SELECT seq FROM own WHERE conversation = ? AND user = ? ORDER BY seq DESC LIMIT 1 OFFSET ?`,
-	qPutConv: `INSERT INTO conversations AS c (id, min, max, policy, repair_number, repair_from, last_time, changed_at, override)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
-		policy = CASE WHEN excluded.max > c.max THEN excluded.policy ELSE c.policy END,
-		min = max(c.min, excluded.min), max = max(c.max, excluded.max), last_time = max(c.last_time, excluded.last_time),
-		changed_at = max(c.changed_at, excluded.changed_at), override = max(c.override, excluded.override),
-		repair_number = max(c.repair_number, excluded.repair_number),
-		repair_from = CASE WHEN c.repair_from = 0 OR (excluded.repair_from <> 0 AND excluded.repair_from < c.repair_from)
-			THEN excluded.repair_from ELSE c.repair_from END`,
-	qPutInput: `INSERT INTO inputs AS i (conversation, topic, partition, offset) VALUES (?, ?, ?, ?)
-		ON CONFLICT DO UPDATE SET offset = max(i.offset, excluded.offset)`,
 	qPutPosition: `INSERT INTO positions AS p (topic, topic_id, partition, next) VALUES (?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET next = max(p.next, excluded.next)`,
 	qDelete: `DELETE FROM messages WHERE conversation = ?1 AND seq IN (SELECT seq FROM messages
@@ -130,6 +133,9 @@ var reads = map[query]string{
 	qScanMembers: `SELECT ` + wholeMember + ` FROM members m INDEXED BY members_by_user
 		WHERE (m.user, m.conversation) > (?1, ?2) ORDER BY m.user, m.conversation LIMIT ?3`,
 	// Messages are not counted: that would read all of them, bodies too.
-	qCount:     `SELECT count(*), coalesce(sum(max(0, max - max(min, 1) + 1)), 0), (SELECT count(*) FROM members) FROM conversations`,
+	qCount:       `SELECT count(*), coalesce(sum(max(0, max - max(min, 1) + 1)), 0), (SELECT count(*) FROM members) FROM conversations`,
+	qDevices:     `SELECT ` + deviceColumns + ` FROM devices WHERE user = ? ORDER BY device`,
+	qScanDevices: `SELECT ` + deviceColumns + ` FROM devices WHERE key > ? ORDER BY key LIMIT ?`,
+
 	qPositions: `SELECT topic, topic_id, partition, next FROM positions ORDER BY topic, topic_id, partition`,
 }

@@ -27,8 +27,8 @@ func decode(text sql.NullString, v any) error {
 	return json.Unmarshal([]byte(text.String), v)
 }
 
-// messageArgs gives the parameters of qInsertMessage.
-func messageArgs(r *watermark.Row) ([]any, error) {
+// messageArgs appends the parameters of qInsertMessage.
+func messageArgs(args []any, r *watermark.Row) ([]any, error) {
 	m := &r.Message
 	mentions, err1 := encoded(m.Mentions, len(m.Mentions))
 	attributes, err2 := encoded(m.Attributes, len(m.Attributes))
@@ -42,10 +42,10 @@ func messageArgs(r *watermark.Row) ([]any, error) {
 	if len(m.Body) > 0 {
 		body = m.Body
 	}
-	return []any{
+	return append(args,
 		r.Conversation, m.Seq, m.Sender, m.ClientID, m.Hash[:], m.Kind, m.SendTime, m.RecordTime, m.Device,
 		by, at, int(m.BodyType), mentions, attributes, body,
-	}, nil
+	), nil
 }
 
 func scanMessages(rows *sql.Rows) (out []watermark.Message, err error) {

@@ -114,6 +114,17 @@ CREATE TRIGGER mentions_die AFTER DELETE ON messages WHEN OLD.mentions IS NOT NU
 		AND user IN (SELECT j.value FROM json_each(OLD.mentions) j);
 END;
 `,
+	`
+CREATE TABLE devices (
+	key           BLOB    NOT NULL PRIMARY KEY,
+	user          TEXT    NOT NULL,
+	device        TEXT    NOT NULL,
+	platform      TEXT    NOT NULL,
+	token         TEXT    NOT NULL,
+	registered_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX devices_by_user ON devices (user, device);
+`,
 }
 
 // migrate brings the schema to the latest version, each step in a transaction

@@ -86,6 +86,13 @@ func (s *Store) open(path string) (err error) {
 			return fmt.Errorf("prepare %s: %w", q, err)
 		}
 	}
+	for q, b := range bulks {
+		for _, n := range bulkSizes {
+			if s.stmts[sized(q, n)], err = s.writer.Prepare(b.text(n)); err != nil {
+				return fmt.Errorf("prepare %s: %w", q, err)
+			}
+		}
+	}
 	for q, text := range reads {
 		if s.stmts[q], err = s.reader.Prepare(text); err != nil {
 			return fmt.Errorf("prepare %s: %w", q, err)
@@ -103,7 +110,12 @@ func dsn(path string, write bool) string {
 	q := url.Values{}
 	q.Add("_pragma", fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()))
 	q.Add("_pragma", "secure_delete(FAST)") // what is revoked is overwritten, not only unlinked
-	q.Add("_pragma", "cache_size(-16384)")
+	if write {
+		q.Add("_pragma", "cache_size(-32768)") // a leaf for each of some thousand conversations
+	} else {
+		q.Add("_pragma", "cache_size(-16384)")
+	}
+	q.Add("_pragma", "temp_store(MEMORY)") // what a statement notes to be undone
 	q.Add("_txlock", "immediate")
 	q.Add("_dqs", "0")
 	if path == "" {
@@ -112,6 +124,8 @@ func dsn(path string, write bool) string {
 	q.Add("_pragma", "journal_mode(WAL)")
 	q.Add("_pragma", "synchronous(FULL)")
 	q.Add("_pragma", "journal_size_limit(67108864)")
+	// A page that every batch changes is brought into the file once for many.
+	q.Add("_pragma", "wal_autocheckpoint(8000)")
 	if !write {
 		q.Add("_pragma", "query_only(1)")
 	}

@@ -346,6 +346,8 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	want := []string{
+		"HISTOGRAM tidemark_embedded_call_seconds: Time of one call, by operation.",
+		"[delete] 0 1", "[messages] 0 2", "[write] 0 2",
 		"COUNTER tidemark_embedded_deleted_rows_total: Message rows of which retention took the content.",
 		"[] 1 0",
 		"COUNTER tidemark_embedded_errors_total: Calls that failed, by operation, class and reason.",
@@ -356,8 +358,6 @@ func TestMetrics(t *testing.T) {
 		"[messages] 2 0",
 		"COUNTER tidemark_embedded_rows_total: Message rows that were to be inserted, by what became of them.",
 		"[conflict] 1 0", "[inserted] 2 0", "[replay] 1 0", "[retired] 1 0",
-		"HISTOGRAM tidemark_embedded_seconds: Time of one call, by operation.",
-		"[delete] 0 1", "[messages] 0 2", "[write] 0 2",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -18,7 +19,8 @@ func (s *Store) Write(ctx context.Context, c watermark.Change) (w watermark.Writ
 	if c.Empty() {
 		return watermark.Written{}, nil
 	}
-	err = s.inTx(ctx, func(t *txn) (err error) {
+	all := func(t *txn) (err error) {
+		w = watermark.Written{}
 		if w.Rows, err = t.rows(c.Rows); err != nil {
 			return err
 		}
@@ -30,10 +32,8 @@ func (s *Store) Write(ctx context.Context, c watermark.Change) (w watermark.Writ
 		if w.MemberConflicts, err = t.members(c.Members); err != nil {
 			return err
 		}
-		for i := range c.Conversations {
-			if err := t.conversation(&c.Conversations[i]); err != nil {
-				return fmt.Errorf("merge conversation %s: %w", c.Conversations[i].ID, err)
-			}
+		if err := t.putConversations(c.Conversations); err != nil {
+			return err
 		}
 		for _, p := range c.Positions {
 			if _, err := t.exec(qPutPosition, p.Topic, p.TopicID, p.Number, p.Next); err != nil {
@@ -41,7 +41,13 @@ func (s *Store) Write(ctx context.Context, c watermark.Change) (w watermark.Writ
 			}
 		}
 		return nil
-	})
+	}
+	if err = s.inTx(ctx, all); errors.Is(err, errStands) {
+		err = s.inTx(ctx, func(t *txn) error {
+			t.oneByOne = true
+			return all(t)
+		})
+	}
 	if err != nil {
 		return watermark.Written{}, fmt.Errorf("write history: %w", err)
 	}
@@ -63,11 +69,12 @@ func (s *Store) DeleteBelow(ctx context.Context, conv watermark.ConversationID, 
 		return 0, nil
 	}
 	err = s.inTx(ctx, func(t *txn) error {
-		low, high, err := t.bounds(conv)
+		found, err := t.bounds(conv)
 		if err != nil {
 			return err
 		}
-		below, horizon := min(seq, low), high-watermark.DedupeHorizon
+		b := found[conv]
+		below, horizon := min(seq, b.low), b.high-watermark.DedupeHorizon
 		removed, err := t.exec(qDelete, conv, below, horizon, limit)
 		if err != nil {
 			return err
@@ -89,6 +96,8 @@ type txn struct {
 	tx    *sql.Tx
 	stmts map[query]*sql.Stmt // of the store
 	used  map[query]*sql.Stmt // bound to tx
+	// oneByOne: each row is looked at by itself.
+	oneByOne bool
 }
 
 func (s *Store) inTx(ctx context.Context, f func(*txn) error) (err error) {
@@ -118,55 +127,84 @@ func (t *txn) stmt(q query) *sql.Stmt {
 	return st
 }
 
-// exec gives the number of rows that were changed.
+// exec gives the number of rows that were changed. The driver would watch a
+// context that can end in a goroutine for each statement; a statement is short,
+// so it is asked before it instead.
 func (t *txn) exec(q query, args ...any) (int64, error) {
-	res, err := t.stmt(q).ExecContext(t.ctx, args...)
+	if err := t.ctx.Err(); err != nil {
+		return 0, err
+	}
+	res, err := t.stmt(q).ExecContext(context.WithoutCancel(t.ctx), args...)
 	if err != nil {
 		return 0, err
 	}
 	return res.RowsAffected()
 }
 
-func (t *txn) bounds(conv watermark.ConversationID) (low, high watermark.Seq, err error) {
-	err = t.stmt(qBounds).QueryRowContext(t.ctx, conv).Scan(&low, &high)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, 0, nil
+// bounds are the lowest and highest seq of a conversation.
+type bounds struct{ low, high watermark.Seq }
+
+// bounds gives those of the conversations that stand.
+func (t *txn) bounds(convs ...watermark.ConversationID) (map[watermark.ConversationID]bounds, error) {
+	list, err := json.Marshal(convs)
+	if err != nil {
+		return nil, err
 	}
-	return low, high, err
+	rows, err := t.stmt(qBounds).QueryContext(t.ctx, string(list))
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[watermark.ConversationID]bounds, len(convs))
+	for err == nil && rows.Next() {
+		var id watermark.ConversationID
+		var b bounds
+		err = rows.Scan(&id, &b.low, &b.high)
+		out[id] = b
+	}
+	return out, errors.Join(err, rows.Err(), rows.Close())
 }
 
 func (t *txn) rows(rows []watermark.Row) ([]watermark.Fate, error) {
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	lows := make(map[watermark.ConversationID]watermark.Seq)
+	var convs []watermark.ConversationID
+	seen := make(map[watermark.ConversationID]bool)
+	for i := range rows {
+		if id := rows[i].Conversation; !seen[id] {
+			seen[id] = true
+			convs = append(convs, id)
+		}
+	}
+	bounds, err := t.bounds(convs...)
+	if err != nil {
+		return nil, fmt.Errorf("read bounds of %d conversations, %s first: %w", len(convs), convs[0], err)
+	}
+	fresh := t.fresh(rows, bounds)
+	if err := t.insertFresh(rows, fresh); err != nil {
+		return nil, fmt.Errorf("insert %d rows, %s/%d first: %w", len(rows), rows[0].Conversation, rows[0].Message.Seq, err)
+	}
 	out := make([]watermark.Fate, len(rows))
 	for i := range rows {
 		r := &rows[i]
-		low, ok := lows[r.Conversation]
-		if !ok {
-			var err error
-			if low, _, err = t.bounds(r.Conversation); err != nil {
-				return nil, fmt.Errorf("read bounds of %s: %w", r.Conversation, err)
-			}
-			lows[r.Conversation] = low
+		if fresh[i] {
+			out[i] = watermark.Inserted
+			continue
 		}
-		fate, err := t.row(r, low)
-		if err != nil {
+		if out[i], err = t.row(r, bounds[r.Conversation].low); err != nil {
 			return nil, fmt.Errorf("insert %s/%d: %w", r.Conversation, r.Message.Seq, err)
 		}
-		out[i] = fate
 	}
 	return out, nil
 }
 
 func (t *txn) row(r *watermark.Row, low watermark.Seq) (watermark.Fate, error) {
 	if r.Message.Seq >= low {
-		args, err := messageArgs(r)
+		args, err := messageArgs(nil, r)
 		if err != nil {
 			return 0, err
 		}
-		n, err := t.exec(qInsertMessage, args...)
+		n, err := t.putAll(qInsertMessage, args)
 		if err != nil || n == 1 {
 			return watermark.Inserted, err
 		}
@@ -202,6 +240,9 @@ type memberState struct {
 // members merges rows one after the other, each as Member.Merge does, and
 // writes every member once.
 func (t *txn) members(rows []watermark.MemberRow) (conflicts []int, err error) {
+	if done, err := t.putMarks(rows); done || err != nil {
+		return nil, err
+	}
 	states := make(map[memberKey]*memberState)
 	var order []memberKey
 	for i := range rows {
@@ -284,22 +325,6 @@ func (t *txn) mergeMember(k memberKey, st *memberState, m watermark.Member) erro
 			return err
 		}
 		st.own -= n
-	}
-	return nil
-}
-
-func (t *txn) conversation(c *watermark.Conversation) error {
-	// What is merged with nothing is not what it was: the policy counts only
-	// with a message.
-	n := watermark.Conversation{}
-	n.Merge(*c)
-	if _, err := t.exec(qPutConv, c.ID, n.Min, n.Max, int(n.Policy), n.Repair.Number, n.Repair.From, n.LastTime, n.ChangedAt, n.Override.Code()); err != nil {
-		return err
-	}
-	for p, offset := range c.Inputs {
-		if _, err := t.exec(qPutInput, c.ID, p.TopicID, p.Number, offset); err != nil {
-			return err
-		}
 	}
 	return nil
 }

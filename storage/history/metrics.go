@@ -46,7 +46,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Commands that were sent to the server, by name.",
 		}, []string{"command"}),
 		seconds: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "tidemark_history_seconds",
+			Name:    "tidemark_history_call_seconds",
 			Help:    "Time of one call, by operation.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 18),
 		}, []string{"op"}),

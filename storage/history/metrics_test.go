@@ -66,7 +66,7 @@ tidemark_history_rows_total{fate="retired"} 0
 	}
 	var got strings.Builder
 	for _, f := range families {
-		if f.GetName() == "tidemark_history_seconds" {
+		if f.GetName() == "tidemark_history_call_seconds" {
 			continue // times
 		}
 		if _, err := expfmt.MetricFamilyToText(&got, f); err != nil {

@@ -20,6 +20,7 @@ const (
 	messagesBySeq  = "tidemark_c_s"
 	mentionsByUser = "tidemark_m_c_s"
 	membersByUser  = "tidemark_u_c"
+	devicesByUser  = "tidemark_u_d"
 )
 
 type indexSpec struct {
@@ -36,6 +37,7 @@ var indexes = []indexSpec{
 	// Few messages mention anybody; the others do not pay for those that do.
 	{"messages", mentionsByUser, bson.D{{Key: "m", Value: int32(1)}, {Key: "c", Value: int32(1)}, {Key: "s", Value: int32(1)}}, "m"},
 	{"members", membersByUser, bson.D{{Key: "u", Value: int32(1)}, {Key: "c", Value: int32(1)}}, ""},
+	{"devices", devicesByUser, bson.D{{Key: "u", Value: int32(1)}, {Key: "d", Value: int32(1)}}, ""},
 }
 
 // filter gives what a document must have to be in the index; nil: nothing.
@@ -103,12 +105,13 @@ func (s *Store) prepareCollections(ctx context.Context) error {
 		"members":       options.CreateCollection(),
 		"conversations": options.CreateCollection(),
 		"positions":     options.CreateCollection(),
+		"devices":       options.CreateCollection(),
 	} {
 		if err := s.db.CreateCollection(ctx, name, opts); err != nil && !slices.Contains(mongo.ErrorCodes(err), codeExists) {
 			return fmt.Errorf("create collection %s: %w", name, err)
 		}
 	}
-	cur, err := s.db.ListCollections(ctx, in("name", []string{"messages", "members", "conversations", "positions"}))
+	cur, err := s.db.ListCollections(ctx, in("name", []string{"messages", "members", "conversations", "positions", "devices"}))
 	if err != nil {
 		return fmt.Errorf("list collections: %w", err)
 	}

@@ -15,7 +15,8 @@ type database struct {
 	version         int
 	collections     bson.A
 	messages, other bson.A // indexes
-	unready         int    // code that createIndexes fails with
+	devices         bson.A
+	unready         int // code that createIndexes fails with
 }
 
 func keys(fields ...string) (d bson.D) {
@@ -36,7 +37,8 @@ func good() database {
 		collections: bson.A{coll("messages", clustered), coll("members", bson.D{}), coll("conversations", bson.D{})},
 		messages: bson.A{id, index("tidemark_c_s", keys("c", "s")), index("tidemark_m_c_s", keys("m", "c", "s"),
 			bson.E{Key: "partialFilterExpression", Value: bson.D{{Key: "m", Value: bson.D{{Key: "$exists", Value: true}}}}})},
-		other: bson.A{id, index("tidemark_u_c", keys("u", "c"))},
+		other:   bson.A{id, index("tidemark_u_c", keys("u", "c"))},
+		devices: bson.A{id, index("tidemark_u_d", keys("u", "d"))},
 	}
 }
 
@@ -55,6 +57,9 @@ func (d database) answer(name string, cmd bson.Raw) bson.D {
 	case "listIndexes":
 		if cmd.Lookup("listIndexes").StringValue() == "messages" {
 			return found(d.messages...)
+		}
+		if cmd.Lookup("listIndexes").StringValue() == "devices" {
+			return found(d.devices...)
 		}
 		return found(d.other...)
 	case "createIndexes":

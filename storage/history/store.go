@@ -54,10 +54,11 @@ type Store struct {
 	// What is read before a write on it must be the newest that the primary has,
 	// whatever read concern the URI asks for: a majority read may lag behind the
 	// version that a conditional update has to name.
-	messages, members, convs, positions collection
-	metrics                             *metrics
-	log                                 *slog.Logger
-	secrets                             []string
+	messages, members, convs, positions, devices collection
+
+	metrics *metrics
+	log     *slog.Logger
+	secrets []string
 }
 
 // collection is a collection with its two kinds of reads.
@@ -97,7 +98,7 @@ func open(cfg Config, more func(*options.ClientOptions)) (*Store, error) {
 	}
 	s.db = s.client.Database(database)
 	s.messages, s.members, s.convs = s.collection("messages"), s.collection("members"), s.collection("conversations")
-	s.positions = s.collection("positions")
+	s.positions, s.devices = s.collection("positions"), s.collection("devices")
 	return s, nil
 }
 

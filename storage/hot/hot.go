@@ -133,7 +133,6 @@ var (
 	mergeScript    = script("merge")
 	raiseScript    = script("raise")
 	readersScript  = script("readers")
-	pushedScript   = script("pushed")
 	crowdScript    = script("crowd")
 )
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/google/go-cmp/cmp"
@@ -52,7 +53,7 @@ func newEnv(tb testing.TB) *env {
 		addr = e.embedded.Addr()
 		e.incarnation, e.space.Incarnation = "this-server", "this-server"
 	}
-	e.client = redis.NewClient(&redis.Options{Addr: addr})
+	e.client = redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute}) // a loaded machine is slow
 	tb.Cleanup(func() { e.client.Close() })
 	e.space.Prefix = fmt.Sprintf("t%x:", rand.Uint64())
 	if e.incarnation == "" {

@@ -1,13 +1,12 @@
 package hot
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -19,48 +18,47 @@ type Mark = watermark.PushMark
 // replays, not a truth: what is above it was perhaps pushed all the same.
 func (h *Hot) Pushed(ctx context.Context, convs []watermark.ConversationID) (marks []Mark, err error) {
 	defer h.observe("pushed", &err)()
-	cmds := make([]*redis.SliceCmd, len(convs))
+	cmds := make([]*redis.FloatSliceCmd, len(convs))
 	h.plain(ctx, len(convs), func(p redis.Pipeliner, i int) {
-		cmds[i] = p.HMGet(ctx, h.space.PushedKey(convs[i]), "seq", "offset")
+		cmds[i] = p.ZMScore(ctx, h.space.PushedKey(convs[i]), pushedSeq, pushedOffset)
 	})
 	marks = make([]Mark, len(convs))
 	for i, cmd := range cmds {
-		if cmd.Err() != nil {
-			return nil, failed("push mark", convs[i], cmd.Err())
+		scores, err := cmd.Result()
+		if err == nil && len(scores) != 2 {
+			err = fmt.Errorf("%w: %d scores", errReply, len(scores))
 		}
-		r := &reply{items: cmd.Val()}
-		for k := range r.items {
-			if r.items[k] == nil {
-				r.items[k] = ""
-			}
+		if err != nil {
+			return nil, failed("push mark", convs[i], err)
 		}
-		marks[i] = Mark{Conversation: convs[i], Seq: r.seq(), Offset: r.number()}
-		if r.err != nil {
-			return nil, failed("push mark", convs[i], r.err)
-		}
+		marks[i] = Mark{Conversation: convs[i], Seq: watermark.Seq(scores[0]), Offset: int64(scores[1])}
 	}
 	return marks, nil
 }
+
+// The members of a push mark, which is a sorted set: its scores rise by a command
+// of Redis's own, for a tenth of what a script costs. Seqs and offsets stay below
+// 2^53, so a score is exact.
+const (
+	pushedSeq    = "seq"
+	pushedOffset = "offset"
+)
 
 // RaisePushed raises push marks; each part keeps its highest value, in any
 // order of calls. It does not matter whether Redis may be believed about the
 // conversation.
 func (h *Hot) RaisePushed(ctx context.Context, marks []Mark) (err error) {
 	defer h.observe("raise_pushed", &err)()
-	seconds := int64((h.pushedTTL + time.Second - 1) / time.Second)
-	calls := make([]keyspace.Call, len(marks))
-	for i, m := range marks {
-		calls[i] = keyspace.Call{
-			Script: pushedScript, Keys: []string{h.space.PushedKey(m.Conversation)},
-			Args: []any{score(m.Seq), max(m.Offset, 0), seconds},
-		}
-	}
-	for i, res := range h.runner.Run(ctx, calls) {
-		if res.Err != nil {
-			return failed("push mark", marks[i].Conversation, res.Err)
-		}
-		if res.Value != "raised" {
-			return failed("push mark", marks[i].Conversation, fmt.Errorf("%w: %v", errReply, res.Value))
+	added, kept := make([]*redis.IntCmd, len(marks)), make([]*redis.BoolCmd, len(marks))
+	h.plain(ctx, len(marks), func(p redis.Pipeliner, i int) {
+		m := marks[i]
+		key := h.space.PushedKey(m.Conversation)
+		added[i] = p.ZAddGT(ctx, key, redis.Z{Score: float64(m.Seq), Member: pushedSeq}, redis.Z{Score: float64(max(m.Offset, 0)), Member: pushedOffset})
+		kept[i] = p.Expire(ctx, key, h.pushedTTL)
+	})
+	for i := range marks {
+		if err := cmp.Or(added[i].Err(), kept[i].Err()); err != nil {
+			return failed("push mark", marks[i].Conversation, err)
 		}
 	}
 	return nil

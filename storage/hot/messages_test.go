@@ -188,7 +188,7 @@ func TestDamagedEntriesAreLeftOut(t *testing.T) {
 	e.do("XADD", log, "4-0", "h", "ann", "b", "x")
 	e.do("HSET", rev, "3", "no tombstone")
 	diff(t, "seqs", seqs(e.messages(hot.Span{Conversation: group, First: 1, Last: 10})), []watermark.Seq{1, 4})
-	if got := e.counter("tidemark_hot_undecodable_total"); got != 2 {
+	if got := e.counter("tidemark_hot_undecodable_entries_total"); got != 2 {
 		t.Errorf("undecodable = %v, want 2", got)
 	}
 }

@@ -43,7 +43,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Messages and tombstones served from hot logs.",
 		}),
 		undecodable: f.NewCounter(prometheus.CounterOpts{
-			Name: "tidemark_hot_undecodable_total",
+			Name: "tidemark_hot_undecodable_entries_total",
 			Help: "Entries of hot logs that could not be decoded and were left to history.",
 		}),
 	}

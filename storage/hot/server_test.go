@@ -184,12 +184,12 @@ func TestMetrics(t *testing.T) {
 		t.Fatal("no error from a cancelled call")
 	}
 	want := map[string]string{
-		"tidemark_hot_call_seconds":      "Time of calls to the hot store, all their round trips included.",
-		"tidemark_hot_errors_total":      "Calls to the hot store that failed, by the class of their error.",
-		"tidemark_hot_views_total":       "Views read, by whether the conversation was warm, partial (a member unknown), or why it was cold.",
-		"tidemark_hot_merges_total":      "Loads of members handed in for warm conversations, by outcome; stale ones were not taken over.",
-		"tidemark_hot_messages_total":    "Messages and tombstones served from hot logs.",
-		"tidemark_hot_undecodable_total": "Entries of hot logs that could not be decoded and were left to history.",
+		"tidemark_hot_call_seconds":              "Time of calls to the hot store, all their round trips included.",
+		"tidemark_hot_errors_total":              "Calls to the hot store that failed, by the class of their error.",
+		"tidemark_hot_views_total":               "Views read, by whether the conversation was warm, partial (a member unknown), or why it was cold.",
+		"tidemark_hot_merges_total":              "Loads of members handed in for warm conversations, by outcome; stale ones were not taken over.",
+		"tidemark_hot_messages_total":            "Messages and tombstones served from hot logs.",
+		"tidemark_hot_undecodable_entries_total": "Entries of hot logs that could not be decoded and were left to history.",
 	}
 	got := make(map[string]string)
 	families, err := e.reg.Gather()

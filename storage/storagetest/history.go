@@ -97,6 +97,23 @@ type History interface {
 	// byte order.
 	ScanMembers(ctx context.Context, after watermark.MemberKey, limit int) ([]watermark.MemberRow, error)
 
+	// PutDevice registers a device. A token is one user's and one device's, those
+	// that registered it last; a registration older than the one that stands does
+	// nothing. What watermark.SurplusDevices says of the user goes. Doing it again
+	// changes nothing.
+	PutDevice(ctx context.Context, user watermark.UserID, d watermark.Device) error
+
+	// DropDevice takes the registration of user under id away, and tells whether
+	// there was one. With a token: only if it is that one.
+	DropDevice(ctx context.Context, user watermark.UserID, id, token string) (dropped bool, err error)
+
+	// DevicesOf gives user's devices, by id in byte order.
+	DevicesOf(ctx context.Context, user watermark.UserID) ([]watermark.Device, error)
+
+	// ScanDevices gives the devices of all users whose keys are above after, by
+	// key.
+	ScanDevices(ctx context.Context, after watermark.DeviceKey, limit int) ([]watermark.DeviceRow, error)
+
 	// Sizes gives about how much there is. It may count rows that retention has
 	// taken, and miss those of conversations that were never written.
 	Sizes(ctx context.Context) (watermark.Sizes, error)
@@ -122,6 +139,7 @@ func Run(t *testing.T, open func(testing.TB) History) {
 		{"reads", readTests},
 		{"retention", retentionTests},
 		{"scans", scanTests},
+		{"devices", deviceTests},
 		{"durability", durabilityTests},
 	}
 	for _, g := range groups {

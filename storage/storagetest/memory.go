@@ -33,6 +33,7 @@ type Memory struct {
 	mu        sync.Mutex
 	convs     map[watermark.ConversationID]*memConv
 	positions map[memPosition]int64
+	devices   map[watermark.DeviceKey]watermark.DeviceRow
 }
 
 type memPosition struct {
@@ -54,7 +55,7 @@ type memRow struct {
 
 // NewMemory gives an empty history.
 func NewMemory() *Memory {
-	return &Memory{convs: make(map[watermark.ConversationID]*memConv), positions: make(map[memPosition]int64)}
+	return &Memory{convs: make(map[watermark.ConversationID]*memConv), positions: make(map[memPosition]int64), devices: make(map[watermark.DeviceKey]watermark.DeviceRow)}
 }
 
 // Write implements History.

@@ -123,8 +123,9 @@ func (Keep) EnumDescriptor() ([]byte, []int) {
 }
 
 type SendRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Message *SendMessage           `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required.
+	Message *SendMessage `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	// Wait for the seq, up to the call's deadline.
 	WaitForSeq    bool `protobuf:"varint,2,opt,name=wait_for_seq,json=waitForSeq,proto3" json:"wait_for_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -239,9 +240,11 @@ func (x *SendResponse) GetDuplicate() bool {
 }
 
 type Range struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Begin         int64                  `protobuf:"varint,1,opt,name=begin,proto3" json:"begin,omitempty"`
-	End           int64                  `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// First seq.
+	Begin int64 `protobuf:"varint,1,opt,name=begin,proto3" json:"begin,omitempty"`
+	// Last seq.
+	End           int64 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -291,14 +294,19 @@ func (x *Range) GetEnd() int64 {
 }
 
 type PullRange struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Conversation string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	Begin        int64                  `protobuf:"varint,2,opt,name=begin,proto3" json:"begin,omitempty"`
-	End          int64                  `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// Any number; what cannot be seen is left out.
+	Begin int64 `protobuf:"varint,2,opt,name=begin,proto3" json:"begin,omitempty"`
+	// Any number, not below begin.
+	End int64 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
 	// Messages wanted; <= 0 means 100, at most 1,000.
-	Num           int64 `protobuf:"varint,4,opt,name=num,proto3" json:"num,omitempty"`
-	Order         Order `protobuf:"varint,5,opt,name=order,proto3,enum=tidemark.v1.Order" json:"order,omitempty"`
-	Keep          Keep  `protobuf:"varint,6,opt,name=keep,proto3,enum=tidemark.v1.Keep" json:"keep,omitempty"`
+	Num int64 `protobuf:"varint,4,opt,name=num,proto3" json:"num,omitempty"`
+	// Direction of the messages and of is_end.
+	Order Order `protobuf:"varint,5,opt,name=order,proto3,enum=tidemark.v1.Order" json:"order,omitempty"`
+	// What is kept of a range that has more than num.
+	Keep          Keep `protobuf:"varint,6,opt,name=keep,proto3,enum=tidemark.v1.Keep" json:"keep,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,7 +385,7 @@ func (x *PullRange) GetKeep() Keep {
 
 type PullRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The user who reads.
+	// The user who reads. With a token: empty, or the token's.
 	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
 	// 1 to 500 ranges.
 	Ranges        []*PullRange `protobuf:"bytes,2,rep,name=ranges,proto3" json:"ranges,omitempty"`
@@ -670,13 +678,14 @@ func (x *EntryError) GetReason() string {
 
 type GetWatermarksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
 	// At most 500; none: all conversations of the user, in pages, those with the
 	// latest message first.
 	Conversations []string `protobuf:"bytes,2,rep,name=conversations,proto3" json:"conversations,omitempty"`
 	// At most 1,000; <= 0 means 500. Only for all conversations.
 	PageSize int64 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the answer before.
+	// Empty, or from the answer before, for the same user.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -944,10 +953,13 @@ func (x *Watermarks) GetError() *EntryError {
 
 type SyncConversationsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	// From the last page of an earlier answer; empty: the device knows nothing.
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// From the last page of an earlier answer; empty, or anything that says
+	// nothing here: the device knows nothing.
 	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
-	// From the page before; empty: the first page. With it, version is ignored.
+	// Empty: the first page. Otherwise from the page before, for the same user;
+	// version is ignored then.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// At most 1,000; <= 0 means 500.
 	PageSize      int64 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -1223,13 +1235,16 @@ func (x *ConversationEntry) GetAttributes() map[string]string {
 
 type WhoHasReadRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The user who asks: sees the message, and did not leave.
-	User         string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// The user who asks: sees the message, and did not leave. With a token: empty,
+	// or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A conversation.
 	Conversation string `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	Seq          int64  `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
+	// A seq that the user sees.
+	Seq int64 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
 	// At most 1,000; <= 0 means 100.
 	PageSize int64 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the answer before.
+	// Empty, or from the answer before, for the same message.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1430,14 +1445,17 @@ func (x *Reader) GetReadSeq() int64 {
 }
 
 type SetConversationAttributesRequest struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	User         string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Conversation string                 `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
 	// Names are 1-32 bytes of [A-Za-z0-9._-], values at most 256 bytes of UTF-8;
 	// at most 16 stand. An empty value removes one; those that are not named stay
 	// as they are. A member with "muted" is left out of total_unread_unmuted.
-	Attributes    map[string]string `protobuf:"bytes,3,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	OpId          string            `protobuf:"bytes,4,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	Attributes map[string]string `protobuf:"bytes,3,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
+	OpId          string `protobuf:"bytes,4,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1501,11 +1519,13 @@ func (x *SetConversationAttributesRequest) GetOpId() string {
 }
 
 type SetUnreadPolicyRequest struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Conversation string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
 	// Unspecified: the deployment's default.
-	Policy        UnreadPolicy `protobuf:"varint,2,opt,name=policy,proto3,enum=tidemark.v1.UnreadPolicy" json:"policy,omitempty"`
-	OpId          string       `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	Policy UnreadPolicy `protobuf:"varint,2,opt,name=policy,proto3,enum=tidemark.v1.UnreadPolicy" json:"policy,omitempty"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
+	OpId          string `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1562,11 +1582,15 @@ func (x *SetUnreadPolicyRequest) GetOpId() string {
 }
 
 type SetReadSeqRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Conversation  string                 `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	ReadSeq       int64                  `protobuf:"varint,3,opt,name=read_seq,json=readSeq,proto3" json:"read_seq,omitempty"`
-	Device        string                 `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// Any number; clamped to what the user sees.
+	ReadSeq int64 `protobuf:"varint,3,opt,name=read_seq,json=readSeq,proto3" json:"read_seq,omitempty"`
+	// The device that read; empty, or at most 64 bytes.
+	Device        string `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1630,11 +1654,15 @@ func (x *SetReadSeqRequest) GetDevice() string {
 }
 
 type MarkMessagesReadRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Conversation  string                 `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	Seqs          []int64                `protobuf:"varint,3,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`
-	Device        string                 `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A single conversation.
+	Conversation string `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// 1 to 10,000 of them, each at least 1.
+	Seqs []int64 `protobuf:"varint,3,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`
+	// The device that read; empty, or at most 64 bytes.
+	Device        string `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1698,11 +1726,15 @@ func (x *MarkMessagesReadRequest) GetDevice() string {
 }
 
 type MarkConversationReadRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Conversation  string                 `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	ReadSeq       int64                  `protobuf:"varint,3,opt,name=read_seq,json=readSeq,proto3" json:"read_seq,omitempty"`
-	Device        string                 `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,2,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// Any number; clamped to what the user sees.
+	ReadSeq int64 `protobuf:"varint,3,opt,name=read_seq,json=readSeq,proto3" json:"read_seq,omitempty"`
+	// The device that read; empty, or at most 64 bytes.
+	Device        string `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1827,13 +1859,18 @@ func (x *ReadResponse) GetUnread() int64 {
 }
 
 type JoinRequest struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Conversation string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	User         string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
-	History      History                `protobuf:"varint,3,opt,name=history,proto3,enum=tidemark.v1.History" json:"history,omitempty"`
-	From         int64                  `protobuf:"varint,4,opt,name=from,proto3" json:"from,omitempty"`
-	// Idempotency key; made when empty.
-	OpId          string `protobuf:"bytes,5,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// A user; in a single conversation one of its two.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// What can be seen of before.
+	History History `protobuf:"varint,3,opt,name=history,proto3,enum=tidemark.v1.History" json:"history,omitempty"`
+	// With HISTORY_FROM the first seq that can be seen, at least 1; 0 otherwise.
+	From int64 `protobuf:"varint,4,opt,name=from,proto3" json:"from,omitempty"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
+	OpId string `protobuf:"bytes,5,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	// Who orders it: a user, or empty for the deployment itself.
 	Actor         string `protobuf:"bytes,6,opt,name=actor,proto3" json:"actor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1912,12 +1949,17 @@ func (x *JoinRequest) GetActor() string {
 }
 
 type LeaveRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Conversation  string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
-	Membership    int32                  `protobuf:"varint,3,opt,name=membership,proto3" json:"membership,omitempty"`
-	OpId          string                 `protobuf:"bytes,4,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
-	Actor         string                 `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// Not negative. The number of the membership that is meant; 0: the current one.
+	Membership int32 `protobuf:"varint,3,opt,name=membership,proto3" json:"membership,omitempty"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
+	OpId string `protobuf:"bytes,4,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	// Who orders it: a user, or empty for the deployment itself.
+	Actor         string `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1988,10 +2030,13 @@ func (x *LeaveRequest) GetActor() string {
 }
 
 type ClearRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Conversation  string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
-	OpId          string                 `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// A user. With a token: empty, or the token's.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
+	OpId          string `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2048,10 +2093,13 @@ func (x *ClearRequest) GetOpId() string {
 }
 
 type RaiseMinSeqRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Conversation  string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	MinSeq        int64                  `protobuf:"varint,2,opt,name=min_seq,json=minSeq,proto3" json:"min_seq,omitempty"`
-	OpId          string                 `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// The first seq that stays, at least 1.
+	MinSeq int64 `protobuf:"varint,2,opt,name=min_seq,json=minSeq,proto3" json:"min_seq,omitempty"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
+	OpId          string `protobuf:"bytes,3,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2108,11 +2156,14 @@ func (x *RaiseMinSeqRequest) GetOpId() string {
 }
 
 type RevokeRequest struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Conversation string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
-	Seq          int64                  `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A conversation.
+	Conversation string `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`
+	// At least 1.
+	Seq int64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	// Who revokes: the sender, or empty for the deployment itself.
-	Actor         string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Idempotency key: a repeat with the same one changes nothing. Empty: one is made.
 	OpId          string `protobuf:"bytes,4,opt,name=op_id,json=opId,proto3" json:"op_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2277,7 +2328,7 @@ var File_tidemark_v1_sync_proto protoreflect.FileDescriptor
 
 const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\n" +
-	"\x16tidemark/v1/sync.proto\x12\vtidemark.v1\x1a\x19tidemark/v1/message.proto\"c\n" +
+	"\x16tidemark/v1/sync.proto\x12\vtidemark.v1\x1a\x19tidemark/v1/devices.proto\x1a\x19tidemark/v1/message.proto\"c\n" +
 	"\vSendRequest\x122\n" +
 	"\amessage\x18\x01 \x01(\v2\x18.tidemark.v1.SendMessageR\amessage\x12 \n" +
 	"\fwait_for_seq\x18\x02 \x01(\bR\n" +
@@ -2481,7 +2532,8 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\x04Keep\x12\x14\n" +
 	"\x10KEEP_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rKEEP_NEAR_END\x10\x01\x12\x13\n" +
-	"\x0fKEEP_NEAR_BEGIN\x10\x022\xa3\t\n" +
+	"\x0fKEEP_NEAR_BEGIN\x10\x022\xdf\n" +
+	"\n" +
 	"\vSyncService\x12;\n" +
 	"\x04Send\x12\x18.tidemark.v1.SendRequest\x1a\x19.tidemark.v1.SendResponse\x12;\n" +
 	"\x04Pull\x12\x18.tidemark.v1.PullRequest\x1a\x19.tidemark.v1.PullResponse\x12V\n" +
@@ -2499,7 +2551,9 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\vRaiseMinSeq\x12\x1f.tidemark.v1.RaiseMinSeqRequest\x1a\x1c.tidemark.v1.CommandResponse\x12B\n" +
 	"\x06Revoke\x12\x1a.tidemark.v1.RevokeRequest\x1a\x1c.tidemark.v1.CommandResponse\x12h\n" +
 	"\x19SetConversationAttributes\x12-.tidemark.v1.SetConversationAttributesRequest\x1a\x1c.tidemark.v1.CommandResponse\x12T\n" +
-	"\x0fSetUnreadPolicy\x12#.tidemark.v1.SetUnreadPolicyRequest\x1a\x1c.tidemark.v1.CommandResponseB<Z:github.com/tidemark-im/tidemark/api/tidemark/v1;tidemarkv1b\x06proto3"
+	"\x0fSetUnreadPolicy\x12#.tidemark.v1.SetUnreadPolicyRequest\x1a\x1c.tidemark.v1.CommandResponse\x12Y\n" +
+	"\x0eRegisterDevice\x12\".tidemark.v1.RegisterDeviceRequest\x1a#.tidemark.v1.RegisterDeviceResponse\x12_\n" +
+	"\x10UnregisterDevice\x12$.tidemark.v1.UnregisterDeviceRequest\x1a%.tidemark.v1.UnregisterDeviceResponseB<Z:github.com/tidemark-im/tidemark/api/tidemark/v1;tidemarkv1b\x06proto3"
 
 var (
 	file_tidemark_v1_sync_proto_rawDescOnce sync.Once
@@ -2554,6 +2608,10 @@ var file_tidemark_v1_sync_proto_goTypes = []any{
 	(*Message)(nil),                          // 35: tidemark.v1.Message
 	(UnreadPolicy)(0),                        // 36: tidemark.v1.UnreadPolicy
 	(History)(0),                             // 37: tidemark.v1.History
+	(*RegisterDeviceRequest)(nil),            // 38: tidemark.v1.RegisterDeviceRequest
+	(*UnregisterDeviceRequest)(nil),          // 39: tidemark.v1.UnregisterDeviceRequest
+	(*RegisterDeviceResponse)(nil),           // 40: tidemark.v1.RegisterDeviceResponse
+	(*UnregisterDeviceResponse)(nil),         // 41: tidemark.v1.UnregisterDeviceResponse
 }
 var file_tidemark_v1_sync_proto_depIdxs = []int32{
 	34, // 0: tidemark.v1.SendRequest.message:type_name -> tidemark.v1.SendMessage
@@ -2594,23 +2652,27 @@ var file_tidemark_v1_sync_proto_depIdxs = []int32{
 	29, // 35: tidemark.v1.SyncService.Revoke:input_type -> tidemark.v1.RevokeRequest
 	19, // 36: tidemark.v1.SyncService.SetConversationAttributes:input_type -> tidemark.v1.SetConversationAttributesRequest
 	20, // 37: tidemark.v1.SyncService.SetUnreadPolicy:input_type -> tidemark.v1.SetUnreadPolicyRequest
-	3,  // 38: tidemark.v1.SyncService.Send:output_type -> tidemark.v1.SendResponse
-	7,  // 39: tidemark.v1.SyncService.Pull:output_type -> tidemark.v1.PullResponse
-	11, // 40: tidemark.v1.SyncService.GetWatermarks:output_type -> tidemark.v1.GetWatermarksResponse
-	14, // 41: tidemark.v1.SyncService.SyncConversations:output_type -> tidemark.v1.SyncConversationsResponse
-	17, // 42: tidemark.v1.SyncService.WhoHasRead:output_type -> tidemark.v1.WhoHasReadResponse
-	24, // 43: tidemark.v1.SyncService.SetReadSeq:output_type -> tidemark.v1.ReadResponse
-	24, // 44: tidemark.v1.SyncService.MarkMessagesRead:output_type -> tidemark.v1.ReadResponse
-	24, // 45: tidemark.v1.SyncService.MarkConversationRead:output_type -> tidemark.v1.ReadResponse
-	30, // 46: tidemark.v1.SyncService.Join:output_type -> tidemark.v1.CommandResponse
-	30, // 47: tidemark.v1.SyncService.Leave:output_type -> tidemark.v1.CommandResponse
-	30, // 48: tidemark.v1.SyncService.Clear:output_type -> tidemark.v1.CommandResponse
-	30, // 49: tidemark.v1.SyncService.RaiseMinSeq:output_type -> tidemark.v1.CommandResponse
-	30, // 50: tidemark.v1.SyncService.Revoke:output_type -> tidemark.v1.CommandResponse
-	30, // 51: tidemark.v1.SyncService.SetConversationAttributes:output_type -> tidemark.v1.CommandResponse
-	30, // 52: tidemark.v1.SyncService.SetUnreadPolicy:output_type -> tidemark.v1.CommandResponse
-	38, // [38:53] is the sub-list for method output_type
-	23, // [23:38] is the sub-list for method input_type
+	38, // 38: tidemark.v1.SyncService.RegisterDevice:input_type -> tidemark.v1.RegisterDeviceRequest
+	39, // 39: tidemark.v1.SyncService.UnregisterDevice:input_type -> tidemark.v1.UnregisterDeviceRequest
+	3,  // 40: tidemark.v1.SyncService.Send:output_type -> tidemark.v1.SendResponse
+	7,  // 41: tidemark.v1.SyncService.Pull:output_type -> tidemark.v1.PullResponse
+	11, // 42: tidemark.v1.SyncService.GetWatermarks:output_type -> tidemark.v1.GetWatermarksResponse
+	14, // 43: tidemark.v1.SyncService.SyncConversations:output_type -> tidemark.v1.SyncConversationsResponse
+	17, // 44: tidemark.v1.SyncService.WhoHasRead:output_type -> tidemark.v1.WhoHasReadResponse
+	24, // 45: tidemark.v1.SyncService.SetReadSeq:output_type -> tidemark.v1.ReadResponse
+	24, // 46: tidemark.v1.SyncService.MarkMessagesRead:output_type -> tidemark.v1.ReadResponse
+	24, // 47: tidemark.v1.SyncService.MarkConversationRead:output_type -> tidemark.v1.ReadResponse
+	30, // 48: tidemark.v1.SyncService.Join:output_type -> tidemark.v1.CommandResponse
+	30, // 49: tidemark.v1.SyncService.Leave:output_type -> tidemark.v1.CommandResponse
+	30, // 50: tidemark.v1.SyncService.Clear:output_type -> tidemark.v1.CommandResponse
+	30, // 51: tidemark.v1.SyncService.RaiseMinSeq:output_type -> tidemark.v1.CommandResponse
+	30, // 52: tidemark.v1.SyncService.Revoke:output_type -> tidemark.v1.CommandResponse
+	30, // 53: tidemark.v1.SyncService.SetConversationAttributes:output_type -> tidemark.v1.CommandResponse
+	30, // 54: tidemark.v1.SyncService.SetUnreadPolicy:output_type -> tidemark.v1.CommandResponse
+	40, // 55: tidemark.v1.SyncService.RegisterDevice:output_type -> tidemark.v1.RegisterDeviceResponse
+	41, // 56: tidemark.v1.SyncService.UnregisterDevice:output_type -> tidemark.v1.UnregisterDeviceResponse
+	40, // [40:57] is the sub-list for method output_type
+	23, // [23:40] is the sub-list for method input_type
 	23, // [23:23] is the sub-list for extension type_name
 	23, // [23:23] is the sub-list for extension extendee
 	0,  // [0:23] is the sub-list for field type_name
@@ -2621,6 +2683,7 @@ func file_tidemark_v1_sync_proto_init() {
 	if File_tidemark_v1_sync_proto != nil {
 		return
 	}
+	file_tidemark_v1_devices_proto_init()
 	file_tidemark_v1_message_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -69,6 +69,12 @@ const (
 	// SyncServiceSetUnreadPolicyProcedure is the fully-qualified name of the SyncService's
 	// SetUnreadPolicy RPC.
 	SyncServiceSetUnreadPolicyProcedure = "/tidemark.v1.SyncService/SetUnreadPolicy"
+	// SyncServiceRegisterDeviceProcedure is the fully-qualified name of the SyncService's
+	// RegisterDevice RPC.
+	SyncServiceRegisterDeviceProcedure = "/tidemark.v1.SyncService/RegisterDevice"
+	// SyncServiceUnregisterDeviceProcedure is the fully-qualified name of the SyncService's
+	// UnregisterDevice RPC.
+	SyncServiceUnregisterDeviceProcedure = "/tidemark.v1.SyncService/UnregisterDevice"
 )
 
 // SyncServiceClient is a client for the tidemark.v1.SyncService service.
@@ -110,6 +116,12 @@ type SyncServiceClient interface {
 	// SetUnreadPolicy says how a conversation counts own messages, over the
 	// deployment's default.
 	SetUnreadPolicy(context.Context, *v1.SetUnreadPolicyRequest) (*v1.CommandResponse, error)
+	// RegisterDevice says where a user can be notified while not connected. An
+	// application calls it at each start and whenever its vendor changes the token;
+	// of each user the 20 devices registered last are kept.
+	RegisterDevice(context.Context, *v1.RegisterDeviceRequest) (*v1.RegisterDeviceResponse, error)
+	// UnregisterDevice ends that, as when the user logs out.
+	UnregisterDevice(context.Context, *v1.UnregisterDeviceRequest) (*v1.UnregisterDeviceResponse, error)
 }
 
 // NewSyncServiceClient constructs a client for the tidemark.v1.SyncService service. By default, it
@@ -213,6 +225,18 @@ func NewSyncServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(syncServiceMethods.ByName("SetUnreadPolicy")),
 			connect.WithClientOptions(opts...),
 		),
+		registerDevice: connect.NewClient[v1.RegisterDeviceRequest, v1.RegisterDeviceResponse](
+			httpClient,
+			baseURL+SyncServiceRegisterDeviceProcedure,
+			connect.WithSchema(syncServiceMethods.ByName("RegisterDevice")),
+			connect.WithClientOptions(opts...),
+		),
+		unregisterDevice: connect.NewClient[v1.UnregisterDeviceRequest, v1.UnregisterDeviceResponse](
+			httpClient,
+			baseURL+SyncServiceUnregisterDeviceProcedure,
+			connect.WithSchema(syncServiceMethods.ByName("UnregisterDevice")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -233,6 +257,8 @@ type syncServiceClient struct {
 	revoke                    *connect.Client[v1.RevokeRequest, v1.CommandResponse]
 	setConversationAttributes *connect.Client[v1.SetConversationAttributesRequest, v1.CommandResponse]
 	setUnreadPolicy           *connect.Client[v1.SetUnreadPolicyRequest, v1.CommandResponse]
+	registerDevice            *connect.Client[v1.RegisterDeviceRequest, v1.RegisterDeviceResponse]
+	unregisterDevice          *connect.Client[v1.UnregisterDeviceRequest, v1.UnregisterDeviceResponse]
 }
 
 // Send calls tidemark.v1.SyncService.Send.
@@ -370,6 +396,24 @@ func (c *syncServiceClient) SetUnreadPolicy(ctx context.Context, req *v1.SetUnre
 	return nil, err
 }
 
+// RegisterDevice calls tidemark.v1.SyncService.RegisterDevice.
+func (c *syncServiceClient) RegisterDevice(ctx context.Context, req *v1.RegisterDeviceRequest) (*v1.RegisterDeviceResponse, error) {
+	response, err := c.registerDevice.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// UnregisterDevice calls tidemark.v1.SyncService.UnregisterDevice.
+func (c *syncServiceClient) UnregisterDevice(ctx context.Context, req *v1.UnregisterDeviceRequest) (*v1.UnregisterDeviceResponse, error) {
+	response, err := c.unregisterDevice.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // SyncServiceHandler is an implementation of the tidemark.v1.SyncService service.
 type SyncServiceHandler interface {
 	// Send appends a message to the toRedis topic. It is answered after the
@@ -409,6 +453,12 @@ type SyncServiceHandler interface {
 	// SetUnreadPolicy says how a conversation counts own messages, over the
 	// deployment's default.
 	SetUnreadPolicy(context.Context, *v1.SetUnreadPolicyRequest) (*v1.CommandResponse, error)
+	// RegisterDevice says where a user can be notified while not connected. An
+	// application calls it at each start and whenever its vendor changes the token;
+	// of each user the 20 devices registered last are kept.
+	RegisterDevice(context.Context, *v1.RegisterDeviceRequest) (*v1.RegisterDeviceResponse, error)
+	// UnregisterDevice ends that, as when the user logs out.
+	UnregisterDevice(context.Context, *v1.UnregisterDeviceRequest) (*v1.UnregisterDeviceResponse, error)
 }
 
 // NewSyncServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -508,6 +558,18 @@ func NewSyncServiceHandler(svc SyncServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(syncServiceMethods.ByName("SetUnreadPolicy")),
 		connect.WithHandlerOptions(opts...),
 	)
+	syncServiceRegisterDeviceHandler := connect.NewUnaryHandlerSimple(
+		SyncServiceRegisterDeviceProcedure,
+		svc.RegisterDevice,
+		connect.WithSchema(syncServiceMethods.ByName("RegisterDevice")),
+		connect.WithHandlerOptions(opts...),
+	)
+	syncServiceUnregisterDeviceHandler := connect.NewUnaryHandlerSimple(
+		SyncServiceUnregisterDeviceProcedure,
+		svc.UnregisterDevice,
+		connect.WithSchema(syncServiceMethods.ByName("UnregisterDevice")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/tidemark.v1.SyncService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case SyncServiceSendProcedure:
@@ -540,6 +602,10 @@ func NewSyncServiceHandler(svc SyncServiceHandler, opts ...connect.HandlerOption
 			syncServiceSetConversationAttributesHandler.ServeHTTP(w, r)
 		case SyncServiceSetUnreadPolicyProcedure:
 			syncServiceSetUnreadPolicyHandler.ServeHTTP(w, r)
+		case SyncServiceRegisterDeviceProcedure:
+			syncServiceRegisterDeviceHandler.ServeHTTP(w, r)
+		case SyncServiceUnregisterDeviceProcedure:
+			syncServiceUnregisterDeviceHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -607,4 +673,12 @@ func (UnimplementedSyncServiceHandler) SetConversationAttributes(context.Context
 
 func (UnimplementedSyncServiceHandler) SetUnreadPolicy(context.Context, *v1.SetUnreadPolicyRequest) (*v1.CommandResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("tidemark.v1.SyncService.SetUnreadPolicy is not implemented"))
+}
+
+func (UnimplementedSyncServiceHandler) RegisterDevice(context.Context, *v1.RegisterDeviceRequest) (*v1.RegisterDeviceResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("tidemark.v1.SyncService.RegisterDevice is not implemented"))
+}
+
+func (UnimplementedSyncServiceHandler) UnregisterDevice(context.Context, *v1.UnregisterDeviceRequest) (*v1.UnregisterDeviceResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("tidemark.v1.SyncService.UnregisterDevice is not implemented"))
 }

@@ -61,6 +61,9 @@ type Config struct {
 	Topic string
 	// Input and Sequenced are the topics that letters are replayed to. Required.
 	Input, Sequenced string
+	// Offline is that of notifications, to which letters are replayed too. Empty:
+	// there is none.
+	Offline string
 	// Now gives the time. nil: time.Now.
 	Now func() time.Time
 }

@@ -237,13 +237,13 @@ func (b *Box) out(l *Letter) (wire.Out, error) {
 	if err != nil {
 		return out, err
 	}
-	switch out.Topic {
-	case b.cfg.Input:
-	case b.cfg.Sequenced:
+	switch {
+	case out.Topic == b.cfg.Input, out.Topic == b.cfg.Offline && out.Topic != "":
+	case out.Topic == b.cfg.Sequenced:
 		// There the partition is the owner's, whatever the key says.
 		out.Partition = l.Record.Partition
 	default:
-		return out, fmt.Errorf("topic %s is not of this deployment, which has %s and %s", out.Topic, b.cfg.Input, b.cfg.Sequenced)
+		return out, fmt.Errorf("topic %s is not of this deployment, which has %s, %s and %s", out.Topic, b.cfg.Input, b.cfg.Sequenced, b.cfg.Offline)
 	}
 	return out, nil
 }

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -47,6 +48,9 @@ type Config struct {
 	// Base is the configuration, save what the embedded servers decide and where
 	// to listen, which is any free port. nil: the defaults.
 	Base *config.Config
+	// Keep leaves everything running at the end, with the console, until the
+	// context of Run is done.
+	Keep bool
 	// Logger takes what the roles say. Required.
 	Logger *slog.Logger
 }
@@ -58,6 +62,7 @@ type show struct {
 	emb   *stack.Embedded
 	stack *stack.Stack
 	stop  func() error
+	ended <-chan struct{} // closed when the roles have stopped
 	svc   tidemarkv1connect.SyncServiceClient
 	// section is the number of the last title.
 	section int
@@ -76,6 +81,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Base != nil {
 		base = *cfg.Base
 	}
+	base.Sync.Console.Enabled = cfg.Keep
 	if cfg.Input == nil {
 		d.story = ownStory()
 	} else if d.story, err = readInput(ctx, cfg.Input, convert.Limits{MaxBody: base.Limits.MaxBody}); err != nil {
@@ -106,7 +112,36 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		}
 	}
 	d.say("\nEverything above was checked, not only printed: the demo is clean.")
+	if cfg.Keep {
+		return d.keep(ctx)
+	}
 	return nil
+}
+
+// keep says where to look, and waits until it is told to end.
+func (d *show) keep(ctx context.Context) error {
+	at := url.Values{"users": {string(d.story.returning)}}
+	marks, err := d.watermarks(ctx, string(d.story.returning))
+	if err != nil {
+		return err
+	}
+	if len(marks) > 0 {
+		conv := marks[0].GetConversation()
+		at.Set("conversation", conv)
+		if sender := d.story.senderOf(conv); sender != "" && sender != string(d.story.returning) {
+			at.Set("users", string(d.story.returning)+","+sender)
+		}
+	}
+	d.say("\nIt goes on running, until Ctrl-C:")
+	d.say("  console  %s", d.stack.ConsoleURL()+"#"+at.Encode())
+	d.say("  sync     %s", d.stack.SyncURL())
+	d.say("  gateway  %s", d.stack.GatewayURL())
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-d.ended:
+		return errors.New("demo: the roles stopped by themselves")
+	}
 }
 
 // start opens all roles and waits until they are ready.
@@ -117,12 +152,18 @@ func (d *show) start(ctx context.Context) error {
 		return err
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan error, 1)
-	go func() { done <- s.Run(run) }()
+	ended := make(chan struct{})
+	var fault error // set when ended is closed
+	go func() {
+		defer close(ended)
+		fault = s.Run(run)
+	}()
+	d.ended = ended
 	d.stack, d.svc = s, tidemarkv1connect.NewSyncServiceClient(http.DefaultClient, s.SyncURL())
 	d.stop = func() error {
 		cancel()
-		return errors.Join(<-done, s.Close())
+		<-ended
+		return errors.Join(fault, s.Close())
 	}
 	wait, stop := context.WithTimeout(ctx, stepTimeout)
 	defer stop()

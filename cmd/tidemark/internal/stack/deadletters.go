@@ -40,7 +40,7 @@ func OpenDeadLetters(ctx context.Context, cfg config.Config, logger *slog.Logger
 	}
 	topics := k.Topics()
 	box, err := deadletters.New(deadletters.Config{
-		Log: log{offsets, k}, Appender: producer, Topic: topics.DeadLetter, Input: topics.ToRedis, Sequenced: topics.Sequenced,
+		Log: log{offsets, k}, Appender: producer, Topic: topics.DeadLetter, Input: topics.ToRedis, Sequenced: topics.Sequenced, Offline: topics.Offline,
 	})
 	if err != nil {
 		return nil, nil, errors.Join(err, closing())

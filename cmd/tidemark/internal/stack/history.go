@@ -16,6 +16,7 @@ import (
 	"github.com/tidemark-im/tidemark/storage/embedded"
 	"github.com/tidemark-im/tidemark/storage/history"
 	"github.com/tidemark-im/tidemark/storage/truth"
+	"github.com/tidemark-im/tidemark/syncapi"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -26,6 +27,8 @@ type historyStore interface {
 	tomongo.History
 	pipeline.History
 	audit.History
+	syncapi.Devices
+	DevicesOf(ctx context.Context, user watermark.UserID) ([]watermark.Device, error)
 }
 
 // History is a store for tools that read or write all of it.

@@ -252,15 +252,21 @@ func (r *rig) pullAll(user, conv string, begin, end int64) []*tidemarkv1.Message
 // marks gives a user's watermarks in a conversation.
 func (r *rig) marks(user, conv string) *tidemarkv1.Watermarks {
 	r.t.Helper()
-	res, err := r.svc.GetWatermarks(r.ctx(), &tidemarkv1.GetWatermarksRequest{User: user, Conversations: []string{conv}})
-	if err != nil {
-		r.t.Fatalf("watermarks of %s in %s: %v", user, conv, err)
-	}
-	w := res.GetWatermarks()[0]
+	w := r.marksIfAny(user, conv)
 	if w.GetError() != nil {
 		r.t.Fatalf("watermarks of %s in %s: %v", user, conv, w.GetError())
 	}
 	return w
+}
+
+// marksIfAny is marks, for a conversation that may not be known yet.
+func (r *rig) marksIfAny(user, conv string) *tidemarkv1.Watermarks {
+	r.t.Helper()
+	res, err := r.svc.GetWatermarks(r.ctx(), &tidemarkv1.GetWatermarksRequest{User: user, Conversations: []string{conv}})
+	if err != nil {
+		r.t.Fatalf("watermarks of %s in %s: %v", user, conv, err)
+	}
+	return res.GetWatermarks()[0]
 }
 
 // read marks a conversation read and gives what stands.

@@ -49,14 +49,19 @@ const (
 	ToMongo Role = "tomongo"
 	ToPush  Role = "topush"
 	Gateway Role = "gateway"
+	// ToOffline tells absent users, where tooffline.enabled is set.
+	ToOffline Role = "tooffline"
 )
 
-// Audit is the role that only looks on: a message passes without it.
-const Audit Role = "audit"
+// Roles that only look on: a message passes without them.
+const (
+	Audit Role = "audit"
+	Lag   Role = "lag"
+)
 
 // Runnable lists everything that a process can run, in the order in which it
 // stops.
-func Runnable() []Role { return append([]Role{Audit}, Roles()...) }
+func Runnable() []Role { return append([]Role{Audit, Lag}, append(Roles(), ToOffline)...) }
 
 // Roles lists the roles that a message passes through, in the order in which
 // they stop.
@@ -134,6 +139,9 @@ func Open(ctx context.Context, cfg Config) (_ *Stack, err error) {
 		{"kafka", s.openKafka}, {"redis", s.openRedis}, {"history", s.openHistory}, {"the keys of callers", s.openAccess},
 		{"the gateway", s.openGateway}, {"its ports", s.listen}, {"its roles", s.assemble},
 	} {
+		if s.onlyLag() && step.what != "kafka" && step.what != "its roles" {
+			continue
+		}
 		waiting.Store(step.what)
 		if err := step.open(ctx); err != nil {
 			return nil, err
@@ -157,10 +165,14 @@ func (s *Stack) onClose(c func() error) { s.closers = append(s.closers, c) }
 
 func (s *Stack) runs(r Role) bool { return slices.Contains(s.cfg.Roles, r) }
 
+// onlyLag tells whether Kafka is all that the roles need: lag must be seen also
+// while everything else is away.
+func (s *Stack) onlyLag() bool { return len(s.cfg.Roles) == 1 && s.runs(Lag) }
+
 func (s *Stack) openKafka(ctx context.Context) (err error) {
 	s.topics, err = pipeline.EnsureTopics(ctx, pipeline.TopicsConfig{
 		Config: s.kafka, Create: s.cfg.Kafka.CreateTopics, Partitions: s.cfg.Kafka.Partitions,
-		Replication: s.cfg.Kafka.Replication, Retention: s.cfg.Kafka.Retention,
+		Replication: s.cfg.Kafka.Replication, Retention: s.cfg.Kafka.Retention, Offline: s.cfg.ToOffline.Enabled,
 	})
 	if err != nil {
 		return err
@@ -297,6 +309,12 @@ func (s *Stack) assemble(context.Context) error {
 		if !s.runs(r) {
 			continue
 		}
+		if r == ToOffline {
+			if err := s.assembleOffline(); err != nil {
+				return fmt.Errorf("%s: %w", r, err)
+			}
+			continue
+		}
 		p, err := s.part(r)
 		if err != nil {
 			return fmt.Errorf("%s: %w", r, err)
@@ -306,27 +324,11 @@ func (s *Stack) assemble(context.Context) error {
 	if s.tailLength != nil {
 		s.parts = append(s.parts, newPart("length of the tail", s.tailLength.Run))
 	}
-	// The tail is read by all others, so it goes last.
-	s.parts = append(s.parts, newPart("tail", s.tail.Run))
-	return s.assembleLag()
-}
-
-// assembleLag shows how far behind the groups of this process are.
-func (s *Stack) assembleLag() error {
-	var groups []pipeline.GroupTopic
-	for _, g := range Groups(s.kafka) {
-		if slices.ContainsFunc(s.cfg.Roles, func(r Role) bool { return s.group(r) == g.Group }) {
-			groups = append(groups, g)
-		}
-	}
-	if len(groups) == 0 {
+	if s.onlyLag() {
 		return nil
 	}
-	m, err := pipeline.NewLagMonitor(pipeline.LagMonitorConfig{Config: s.kafka, Groups: groups})
-	if err != nil {
-		return err
-	}
-	s.parts = append(s.parts, newPart("lag", m.Run))
+	// The tail is read by all others, so it goes last.
+	s.parts = append(s.parts, newPart("tail", s.tail.Run))
 	return nil
 }
 

@@ -18,14 +18,19 @@ func Kafka(cfg config.Config, logger *slog.Logger) (pipeline.Config, error) {
 }
 
 // Groups lists the workers' consumer groups with the topics that they read, in
-// the order in which a message goes through them.
-func Groups(k pipeline.Config) []pipeline.GroupTopic {
+// the order in which a message goes through them. endpoints are those of
+// tooffline that have one each.
+func Groups(k pipeline.Config, endpoints ...string) []pipeline.GroupTopic {
 	topics := k.Topics()
-	return []pipeline.GroupTopic{
+	groups := []pipeline.GroupTopic{
 		{Group: groupName(k.TopicPrefix, ToRedis), Topic: topics.ToRedis},
 		{Group: groupName(k.TopicPrefix, ToMongo), Topic: topics.Sequenced},
 		{Group: groupName(k.TopicPrefix, ToPush), Topic: topics.Sequenced},
 	}
+	for _, e := range endpoints {
+		groups = append(groups, pipeline.GroupTopic{Group: offlineGroup(k.TopicPrefix, e), Topic: topics.Offline})
+	}
+	return groups
 }
 
 func groupName(prefix string, r Role) string { return prefix + "tidemark-" + string(r) }
@@ -38,3 +43,13 @@ func Quiet() { redis.SetLogger(nothing{}) }
 type nothing struct{}
 
 func (nothing) Printf(context.Context, string, ...any) {}
+
+// Redis connects to the Redis that a configuration describes, for tools that
+// need nothing else of a stack.
+func Redis(cfg config.Redis) (redis.UniversalClient, error) {
+	opts, err := redisOptions(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return redis.NewUniversalClient(opts), nil
+}

@@ -35,9 +35,10 @@ type Side struct {
 }
 
 // Difference says where two histories differ: in a conversation's messages, in
-// a conversation itself, in one of its members, or in how far they have the log.
+// a conversation itself, in one of its members, in a device, or in how far they
+// have the log.
 type Difference struct {
-	Kind         string                   `json:"kind"` // "messages", "conversation", "member", "positions"
+	Kind         string                   `json:"kind"` // "messages", "conversation", "member", "device", "positions"
 	Conversation watermark.ConversationID `json:"conversation,omitempty"`
 	User         watermark.UserID         `json:"user,omitempty"`
 	// From and To are the conversation's messages. Kind "messages" only.
@@ -107,6 +108,9 @@ func Compare(ctx context.Context, cfg Config) (*Report, error) {
 		c.member(from, to)
 		return nil
 	})
+	if err == nil {
+		err = c.devices(ctx)
+	}
 	if err == nil {
 		err = c.positions(ctx)
 	}

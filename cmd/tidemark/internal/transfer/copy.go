@@ -52,6 +52,9 @@ func Copy(ctx context.Context, cfg Config) (written Counts, err error) {
 	if err := c.copyMembers(ctx); err != nil {
 		return c.written, err
 	}
+	if err := c.copyDevices(ctx); err != nil {
+		return c.written, err
+	}
 	if _, err := Patiently(ctx, func() (watermark.Written, error) { return c.To.Write(ctx, watermark.Change{Positions: positions}) }); err != nil {
 		return c.written, fmt.Errorf("write positions to the target: %w", err)
 	}

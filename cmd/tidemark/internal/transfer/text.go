@@ -104,3 +104,10 @@ func positionText(p watermark.Position) text {
 	t.num(int64(p.Number), p.Next)
 	return t
 }
+
+func deviceText(r *watermark.DeviceRow) text {
+	var t text
+	t.str(string(r.User), r.Device.ID, string(r.Device.Platform), r.Device.Token)
+	t.num(r.Device.RegisteredAt)
+	return t
+}

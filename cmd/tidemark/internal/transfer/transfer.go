@@ -5,8 +5,8 @@
 //   - What it copies is all that the contract of a history lets anybody see:
 //     messages with their tombstones, conversations with bounds, inputs, policy
 //     and repair, members with windows, ops, marks and own messages, the client
-//     ids that retention has left within the dedupe horizon, and how far history
-//     has the log. Content below a conversation's minimum is deleted for
+//     ids that retention has left within the dedupe horizon, devices, and how far
+//     history has the log. Content below a conversation's minimum is deleted for
 //     everybody, and stays behind.
 //   - It can be killed anywhere and be called again, any number of times: what
 //     stands already is read and passed over, what is missing or has risen is
@@ -54,6 +54,7 @@ type Source interface {
 	ScanRows(ctx context.Context, s watermark.RowScan) ([]watermark.StoredRow, error)
 	ScanMembers(ctx context.Context, after watermark.MemberKey, limit int) ([]watermark.MemberRow, error)
 	Positions(ctx context.Context) ([]watermark.Position, error)
+	ScanDevices(ctx context.Context, after watermark.DeviceKey, limit int) ([]watermark.DeviceRow, error)
 }
 
 // Target is a history that is written.
@@ -62,6 +63,7 @@ type Target interface {
 	Write(ctx context.Context, c watermark.Change) (watermark.Written, error)
 	Conversations(ctx context.Context, ids []watermark.ConversationID) ([]watermark.Conversation, error)
 	DeleteBelow(ctx context.Context, conv watermark.ConversationID, seq watermark.Seq, limit int) (deleted int, err error)
+	PutDevice(ctx context.Context, user watermark.UserID, d watermark.Device) error
 }
 
 // ErrClash is wrapped where the target holds something else than the source
@@ -73,9 +75,10 @@ type Counts struct {
 	Conversations int64 `json:"conversations"`
 	Members       int64 `json:"members"`
 	Messages      int64 `json:"messages"`
+	Devices       int64 `json:"devices"`
 }
 
-// Sum adds up.
+// Sum adds up what Sizes counts too: all but devices.
 func (c Counts) Sum() int64 { return c.Conversations + c.Members + c.Messages }
 
 // Patiently calls f until it succeeds, fails for good, or a minute is over, and

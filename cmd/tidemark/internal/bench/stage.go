@@ -1,0 +1,383 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tidemark-im/tidemark/consumers/tomongo"
+	"github.com/tidemark-im/tidemark/consumers/topush"
+	"github.com/tidemark-im/tidemark/consumers/toredis"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
+	"github.com/tidemark-im/tidemark/seqalloc"
+	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
+	"github.com/tidemark-im/tidemark/storage/hot"
+	"github.com/tidemark-im/tidemark/watermark"
+)
+
+// StageConfig says what a stage is fed with, by itself, as fast as it takes it.
+type StageConfig struct {
+	// Stage is "toredis", "tomongo" or "topush".
+	Stage string
+	// PerConversation is b: the messages of one conversation in a batch. 1..Batch.
+	PerConversation int
+	// Batch is the records of a batch, 1..100000; Batches how many each partition
+	// gets, at least 1. The first ones, which make conversations warm, do not
+	// count.
+	Batch, Batches int
+	// Partitions is how many are worked on at once, at least 1.
+	Partitions int
+	// Size of a message's body, in bytes.
+	Size int
+	// Redis is needed by toredis, and used by topush. Prefix names its keys.
+	Redis  redis.UniversalClient
+	Prefix string
+	// RedisAddress finds the process whose time is told. Empty: none.
+	RedisAddress string
+	// Writer takes what tomongo writes. nil: somebody who keeps nothing, so that
+	// the stage alone is measured.
+	Writer tomongo.History
+	// Progress is told what goes on. nil: nobody is.
+	Progress func(what string, done, total int64)
+}
+
+// maxPrepared bounds the bytes of the records that are made beforehand.
+const maxPrepared = 4 << 30
+
+func (c *StageConfig) fill() error {
+	var errs []error
+	if !slices.Contains([]string{"toredis", "tomongo", "topush"}, c.Stage) {
+		errs = append(errs, fmt.Errorf("stage %q is none of toredis, tomongo, topush", c.Stage))
+	}
+	if c.Batch < 1 || c.Batch > 100_000 || c.Batches < 1 || c.Partitions < 1 || c.Partitions > 1000 {
+		errs = append(errs, errors.New("batch must be within 1..100000, batches from 1 on, partitions within 1..1000"))
+	}
+	if c.PerConversation < 1 || c.PerConversation > c.Batch {
+		errs = append(errs, fmt.Errorf("messages of one conversation in a batch must be within 1..%d, are %d", c.Batch, c.PerConversation))
+	}
+	if c.Size < 1 || c.Size > maxSize {
+		errs = append(errs, fmt.Errorf("size must be within 1..%d, is %d", maxSize, c.Size))
+	}
+	if len(errs) == 0 && float64(c.Batch)*float64(c.Batches)*float64(c.Partitions)*float64(c.Size+200) > maxPrepared {
+		errs = append(errs, errors.New("so many records do not fit into memory beforehand; fewer batches"))
+	}
+	if c.Stage == "toredis" && c.Redis == nil {
+		errs = append(errs, errors.New("stage toredis needs a Redis"))
+	}
+	if c.Progress == nil {
+		c.Progress = func(string, int64, int64) {}
+	}
+	return errors.Join(errs...)
+}
+
+// StageReport is what a stage came to.
+type StageReport struct {
+	Machine         Machine       `json:"machine"`
+	Stage           string        `json:"stage"`
+	PerConversation int           `json:"per_conversation"`
+	Batch           int           `json:"batch"`
+	Partitions      int           `json:"partitions"`
+	Messages        int           `json:"messages"`
+	Time            time.Duration `json:"time_ns"`
+	Rate            float64       `json:"messages_per_second"`
+	Processes       []Usage       `json:"processes"`
+	Counts          []Count       `json:"counts"`
+}
+
+// worker is one partition of a stage, with what it is fed.
+type worker interface {
+	Handle(ctx context.Context, records []wire.Record) (durable int64, err error)
+	Close() error
+}
+
+// closing gives a worker without Close one.
+type closing struct{ stage *topush.Stage }
+
+func (c closing) Handle(ctx context.Context, r []wire.Record) (int64, error) {
+	return c.stage.Handle(ctx, r)
+}
+func (c closing) Close() error { return c.stage.Close() }
+
+// warmBatches are handed in before a stage is measured.
+const warmBatches = 2
+
+// line is one partition of a stage, with what it is fed.
+type line struct {
+	worker
+	batches [][]wire.Record
+}
+
+func (l *line) run(ctx context.Context) error {
+	for _, b := range l.batches {
+		if _, err := l.Handle(ctx, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lines makes the partitions of a stage and warms them up.
+func lines(ctx context.Context, cfg *StageConfig) (_ []*line, err error) {
+	make, err := stageOf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var out []*line
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeLines(out))
+		}
+	}()
+	for p := range cfg.Partitions {
+		w, err := make(int32(p))
+		if err != nil {
+			return nil, err
+		}
+		l := &line{worker: w}
+		out = append(out, l)
+		if l.batches, err = prepare(cfg, int32(p), cfg.Batches+warmBatches); err != nil {
+			return nil, err
+		}
+		warm := line{w, l.batches[:warmBatches]}
+		if err := warm.run(ctx); err != nil {
+			return nil, err
+		}
+		l.batches = l.batches[warmBatches:]
+		cfg.Progress("preparing", int64(p+1), int64(cfg.Partitions))
+	}
+	return out, nil
+}
+
+func closeLines(ls []*line) error {
+	var errs []error
+	for _, l := range ls {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Feed makes a stage and what it is fed with; handle does all of it, once, one
+// partition after another. It is for measuring what the stage allocates.
+func Feed(ctx context.Context, cfg StageConfig) (handle func() error, messages int, err error) {
+	if err := cfg.fill(); err != nil {
+		return nil, 0, err
+	}
+	ls, err := lines(ctx, &cfg)
+	if err != nil {
+		return nil, 0, err
+	}
+	return func() error {
+		var errs []error
+		for _, l := range ls {
+			errs = append(errs, l.run(ctx))
+		}
+		return errors.Join(append(errs, closeLines(ls))...)
+	}, cfg.Batch * cfg.Batches * cfg.Partitions, nil
+}
+
+// RunStage measures one stage.
+func RunStage(ctx context.Context, cfg StageConfig) (_ *StageReport, err error) {
+	if err := cfg.fill(); err != nil {
+		return nil, err
+	}
+	ls, err := lines(ctx, &cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, closeLines(ls)) }()
+	sys := &system{redis: cfg.Redis, pids: map[string]int{"this": ownPID()}}
+	if pid, ok := listener(cfg.RedisAddress); ok {
+		sys.pids["redis"] = pid
+	}
+	before, err := sys.snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	group, running := errgroup.WithContext(ctx)
+	for _, l := range ls {
+		group.Go(func() error { return l.run(running) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	taken := time.Since(before.at)
+	after, err := sys.snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return stageReport(&cfg, before, after, taken), nil
+}
+
+func stageReport(cfg *StageConfig, before, after *snapshot, taken time.Duration) *StageReport {
+	n := cfg.Batch * cfg.Batches * cfg.Partitions
+	r := &StageReport{
+		Machine: thisMachine(), Stage: cfg.Stage, PerConversation: cfg.PerConversation, Batch: cfg.Batch, Partitions: cfg.Partitions,
+		Messages: n, Time: taken, Rate: float64(n) / taken.Seconds(), Processes: usage(before, after, float64(n)),
+	}
+	r.Counts = redisCounts(before.redis, after.redis, float64(n))
+	return r
+}
+
+// stageOf gives what makes the workers of a stage.
+func stageOf(cfg *StageConfig) (func(partition int32) (worker, error), error) {
+	quiet := slog.New(slog.DiscardHandler)
+	var h *hot.Hot
+	var alloc *seqalloc.Allocator
+	if cfg.Redis != nil {
+		var err error
+		space := keyspace.Space{Prefix: cfg.Prefix}
+		if h, err = hot.New(hot.Config{Redis: cfg.Redis, Space: space, Decode: wire.DecodeMessage}); err != nil {
+			return nil, err
+		}
+		if alloc, err = seqalloc.New(seqalloc.Config{Redis: cfg.Redis, Space: space, Encode: wire.EncodeMessage}); err != nil {
+			return nil, err
+		}
+	}
+	switch cfg.Stage {
+	case "toredis":
+		s, err := toredis.New(toredis.Config{
+			Allocator: alloc, Truth: nothing{}, Members: h, Log: nothing{}, Answers: h, Partitions: int32(cfg.Partitions), Logger: quiet,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return func(p int32) (worker, error) { return s.Stage(p) }, nil
+	case "tomongo":
+		var w tomongo.History = nothing{}
+		if cfg.Writer != nil {
+			w = cfg.Writer
+		}
+		s, err := tomongo.New(tomongo.Config{History: w, Hot: nothing{}, Owner: owned{}, Log: nothing{}, Logger: quiet})
+		if err != nil {
+			return nil, err
+		}
+		return func(p int32) (worker, error) { return s.Stage(p) }, nil
+	}
+	var marks topush.Marks = nothing{}
+	if h != nil {
+		marks = h
+	}
+	s, err := topush.New(topush.Config{Truth: nothing{}, Marks: marks, Deliverer: nothing{}, Logger: quiet})
+	if err != nil {
+		return nil, err
+	}
+	return func(p int32) (worker, error) {
+		stage, err := s.Stage(p)
+		return closing{stage}, err
+	}, nil
+}
+
+// nothing is all that a stage works with and that keeps nothing.
+type nothing struct{}
+
+// Load implements the stages' Truth: nobody knows anything, for sure.
+func (nothing) Load(_ context.Context, wants []watermark.Want) ([]*watermark.State, error) {
+	out := make([]*watermark.State, len(wants))
+	for i, w := range wants {
+		out[i] = watermark.NewState(w.Conversation)
+		out[i].Complete = true
+		if a, b, ok := w.Conversation.Users(); ok {
+			out[i].MergeMember(watermark.Member{User: a})
+			out[i].MergeMember(watermark.Member{User: b})
+		}
+	}
+	return out, nil
+}
+
+// Append implements the stages' Log.
+func (nothing) Append(context.Context, []wire.Out) error { return nil }
+
+// Write implements tomongo.History.
+func (nothing) Write(_ context.Context, c watermark.Change) (watermark.Written, error) {
+	return watermark.Written{Rows: make([]watermark.Fate, len(c.Rows))}, nil
+}
+
+// DeleteBelow implements tomongo.History.
+func (nothing) DeleteBelow(context.Context, watermark.ConversationID, watermark.Seq, int) (int, error) {
+	return 0, nil
+}
+
+// RaiseReads implements tomongo.Hot.
+func (nothing) RaiseReads(context.Context, []watermark.MemberRow) error { return nil }
+
+// Pushed implements topush.Marks.
+func (nothing) Pushed(_ context.Context, ids []watermark.ConversationID) ([]topush.Mark, error) {
+	return make([]topush.Mark, len(ids)), nil
+}
+
+// RaisePushed implements topush.Marks.
+func (nothing) RaisePushed(context.Context, []topush.Mark) error { return nil }
+
+// Deliver implements topush.Deliverer.
+func (nothing) Deliver(context.Context, []topush.Delivery) error { return nil }
+
+// owned implements tomongo.Owner.
+type owned struct{}
+
+// Append implements tomongo.Owner.
+func (owned) Append(context.Context, []watermark.Input) error { return nil }
+
+// topicID is of the topics of a stage that is fed by hand.
+const topicID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+// prepare makes the batches of one partition, beforehand: making them is no
+// part of the stage.
+func prepare(cfg *StageConfig, partition int32, batches int) ([][]wire.Record, error) {
+	per := (cfg.Batch + cfg.PerConversation - 1) / cfg.PerConversation
+	var convs []int
+	w := newWorld(Load{Conversations: 1, Size: cfg.Size, Seed: 1})
+	w.side = 1_000_003 // the second user then is the same for all
+	for i := 0; len(convs) < per; i++ {
+		id, _, _ := w.conversation(i)
+		if wire.PartitionOf(string(id), int32(cfg.Partitions)) == partition {
+			convs = append(convs, i)
+		}
+	}
+	out := make([][]wire.Record, batches)
+	seqs := make([]watermark.Seq, per)
+	n := int64(0)
+	for b := range out {
+		for i := 0; i < cfg.Batch; i++ {
+			k := i / cfg.PerConversation
+			rec, err := stageRecord(cfg.Stage, w, n, convs[k], seqs[k]+1)
+			if err != nil {
+				return nil, err
+			}
+			seqs[k]++
+			rec.Partition, rec.Offset, rec.Time = partition, n, time.Now()
+			out[b] = append(out[b], rec)
+			n++
+		}
+	}
+	return out, nil
+}
+
+// stageRecord makes one record of the topic that a stage reads.
+func stageRecord(stage string, w *world, n int64, conv int, seq watermark.Seq) (wire.Record, error) {
+	out, err := wire.EncodeSend(w.message(n, conv, time.Now()), "")
+	if err != nil {
+		return wire.Record{}, err
+	}
+	rec := wire.Record{Topic: wire.TopicToRedis, TopicID: topicID, Offset: n, Time: time.Now(), Key: []byte(out.Key), Value: out.Value, Headers: out.Headers}
+	if stage == "toredis" {
+		return rec, nil
+	}
+	in, err := wire.Codec{}.DecodeInput(rec)
+	if err != nil {
+		return rec, err
+	}
+	m := *in.Message
+	m.Seq = seq
+	value, err := wire.EncodeRecord(watermark.Record{
+		Conversation: in.Conversation, Inputs: []watermark.Origin{in.Origin},
+		Events: []watermark.Event{watermark.MessagesSequenced{Messages: []watermark.Message{m}}},
+	})
+	rec.Topic, rec.Value, rec.Headers = wire.TopicSequenced, value, nil
+	return rec, err
+}

@@ -1,0 +1,188 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// How long a process may take to be ready, and to stop.
+const (
+	readyWithin = 60 * time.Second
+	stopWithin  = 40 * time.Second
+)
+
+// Command is one process of the system under test.
+type Command struct {
+	Name string
+	// Args are those of the binary: "dev ..." or "run ROLE... ...". They must
+	// print where it listens as JSON.
+	Args []string
+	// Wants are the addresses that it prints before it counts as started.
+	Wants []string
+}
+
+// process is one that runs.
+type process struct {
+	name  string
+	cmd   *exec.Cmd
+	stop  context.CancelFunc
+	ended chan struct{} // closed when it has; err is set then
+	err   error
+	said  *tail
+
+	mu    sync.Mutex
+	where map[string]string // addresses by name
+}
+
+// start starts a process and waits until it is ready.
+func start(ctx context.Context, binary string, c Command) (_ *process, err error) {
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	p := &process{name: c.Name, stop: stop, ended: make(chan struct{}), said: &tail{}, where: map[string]string{}}
+	p.cmd = exec.CommandContext(run, binary, c.Args...)
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(os.Interrupt) }
+	p.cmd.WaitDelay = stopWithin
+	p.cmd.Stderr = p.said
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		stop()
+		return nil, fmt.Errorf("start %s: %w", c.Name, err)
+	}
+	go p.wait(out)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		why := p.unready(ctx, c.Wants)
+		if why == nil {
+			return p, nil
+		}
+		select {
+		case <-p.ended:
+			return nil, fmt.Errorf("%s ended by itself: %w: %s", c.Name, p.err, p.said)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s is not ready: %w: %s", c.Name, errors.Join(ctx.Err(), why), p.said)
+		case <-tick.C:
+		}
+	}
+}
+
+// wait reads what the process prints until it ends.
+func (p *process) wait(out io.Reader) {
+	defer close(p.ended)
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var x struct{ Name, URL string }
+		if json.Unmarshal(lines.Bytes(), &x) == nil && x.Name != "" {
+			p.mu.Lock()
+			p.where[x.Name] = x.URL
+			p.mu.Unlock()
+		}
+	}
+	p.err = p.cmd.Wait()
+}
+
+func (p *process) address(name string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.where[name]
+}
+
+func (p *process) unready(ctx context.Context, wants []string) error {
+	for _, w := range append(slices.Clone(wants), "admin") {
+		if p.address(w) == "" {
+			return fmt.Errorf("it has not said where its %s listens", w)
+		}
+	}
+	body, status, err := get(ctx, p.address("admin")+"/readyz")
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%s", bytes.TrimSpace(body))
+	}
+	return err
+}
+
+func get(ctx context.Context, url string) (body []byte, status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, 0, err
+	}
+	body, err = io.ReadAll(resp.Body)
+	return body, resp.StatusCode, errors.Join(err, resp.Body.Close())
+}
+
+// close tells the process to stop, as a supervisor does, and waits for it.
+func (p *process) close() error {
+	gone := false
+	select {
+	case <-p.ended:
+		gone = true
+	default:
+	}
+	p.stop()
+	<-p.ended
+	var exit *exec.ExitError
+	if !gone && (p.err == nil || errors.Is(p.err, context.Canceled) || (errors.As(p.err, &exit) && exit.ExitCode() == 130)) {
+		return nil
+	}
+	return fmt.Errorf("%s: %w: %s", p.name, p.err, p.said)
+}
+
+// dead gives an error when the process has ended.
+func (p *process) dead() error {
+	select {
+	case <-p.ended:
+		return fmt.Errorf("%s ended by itself: %w: %s", p.name, p.err, p.said)
+	default:
+		return nil
+	}
+}
+
+// tail keeps the last of what was written to it.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+const tailBytes = 4096
+
+// Write implements io.Writer.
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, b...)
+	if over := len(t.b) - tailBytes; over > 0 {
+		t.b = append(t.b[:0], t.b[over:]...)
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(string(t.b))
+}

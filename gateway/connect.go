@@ -199,7 +199,7 @@ func (g *Gateway) connected(client *centrifuge.Client) {
 	client.OnRPC(func(e centrifuge.RPCEvent, answer centrifuge.RPCCallback) { g.rpc(c, e, answer) })
 	client.OnDisconnect(func(e centrifuge.DisconnectEvent) { g.disconnected(c, e) })
 	life := g.life.Load()
-	g.work.Go(func() {
+	g.spawn(func() {
 		g.settle(life, c)
 	})
 }
@@ -212,7 +212,7 @@ func (g *Gateway) disconnected(c *conn, e centrifuge.DisconnectEvent) {
 		cr.leave(c)
 	}
 	if life := g.life.Load(); g.cfg.Presence != nil && life.Err() == nil && !g.leaving.Load() {
-		g.work.Go(func() { g.tell(life, g.cfg.Presence.Gone, []*conn{c}) })
+		g.spawn(func() { g.tell(life, g.cfg.Presence.Gone, []*conn{c}) })
 	}
 }
 

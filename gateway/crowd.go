@@ -112,7 +112,7 @@ func (cr *crowd) enter(ctx context.Context, c *conn) bool {
 	}
 	if !cr.reading {
 		cr.reading = true
-		cr.all.g.work.Go(func() { cr.read(ctx) })
+		cr.all.g.spawn(func() { cr.read(ctx) })
 	}
 	return true
 }
@@ -138,7 +138,7 @@ func (cr *crowd) leave(c *conn) {
 func (cr *crowd) closeLocked() {
 	if !cr.closed {
 		cr.closed = true
-		cr.all.g.work.Go(func() { cr.all.close(cr) })
+		cr.all.g.spawn(func() { cr.all.close(cr) })
 	}
 }
 
@@ -282,7 +282,7 @@ func (cr *crowd) publication(pub *centrifuge.Publication) {
 		}
 		cr.checking = true
 		cr.waitLocked(pub)
-		cr.all.g.work.Go(func() { cr.check(life) })
+		cr.all.g.spawn(func() { cr.check(life) })
 	}
 }
 

@@ -48,7 +48,7 @@ func (cs *crowds) seat(u watermark.UserID, conv watermark.ConversationID) {
 		return
 	}
 	for _, c := range cs.g.connectionsOf(u) {
-		cs.g.work.Go(func() { cs.enter(life, c, conv) })
+		cs.g.spawn(func() { cs.enter(life, c, conv) })
 	}
 }
 

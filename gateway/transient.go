@@ -47,7 +47,7 @@ func (g *Gateway) rpc(c *conn, e centrifuge.RPCEvent, answer centrifuge.RPCCallb
 		return
 	}
 	life := g.life.Load()
-	g.work.Go(func() {
+	g.spawn(func() {
 		data, err := g.call(life, c, e)
 		if e.Method == "transient" {
 			g.m.transient.WithLabelValues(outcome(err)).Inc()

@@ -45,6 +45,7 @@ var arrows = map[string][]string{
 	"internal/certs":          {},
 	"internal/telemetry":      {},
 	"internal/latency":        {},
+	"internal/tracing":        {},
 	"internal/devcluster":     {},
 	"internal/mutate":         {},
 	"internal/gateload":       {"gateway", "api/...", "watermark"},
@@ -66,8 +67,12 @@ var homes = map[string][]string{
 	"connectrpc.com/connect":                                  {"syncapi", "client", "api/tidemark/v1/tidemarkv1connect", "cmd/tidemark", "gateway"},
 	"connectrpc.com/grpchealth":                               {"syncapi"},
 	"connectrpc.com/grpcreflect":                              {"syncapi"},
+	"connectrpc.com/cors":                                     {"syncapi"},
 	"github.com/centrifugal/centrifuge":                       {"gateway"},
 	"github.com/centrifugal/centrifuge-go":                    {"client"},
+	"github.com/sideshow/apns2":                               {"consumers/tooffline/apns"},
+	"google.golang.org/api":                                   {"consumers/tooffline/fcm"},
+	"golang.org/x/oauth2":                                     {"consumers/tooffline/fcm"},
 	"github.com/failsafe-go/failsafe-go/circuitbreaker":       {"consumers/tooffline"},
 	"github.com/twmb/franz-go/pkg/kfake":                      {"internal/devcluster"},
 	"github.com/twmb/franz-go/pkg/kgo":                        {"internal/chaos", "cmd/tidemark/internal/bench"},
@@ -76,6 +81,8 @@ var homes = map[string][]string{
 	"github.com/knadh/koanf/v2":                               {"internal/config"},
 	"github.com/spf13/cobra":                                  {"cmd/tidemark"},
 	"github.com/prometheus/client_golang/prometheus/promhttp": {"internal/telemetry"},
+	"go.opentelemetry.io/otel/sdk":                            {"internal/tracing"},
+	"go.opentelemetry.io/otel/exporters":                      {"internal/tracing"},
 }
 
 type goPackage struct {

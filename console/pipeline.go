@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -21,7 +22,8 @@ type Pipeline struct {
 	Stages    []Stage   `json:"stages"`
 	Topics    []Topic   `json:"topics"`
 	Lag       []Lag     `json:"lag"`
-	// DeadLetters counts records that were set aside, by where and why.
+	// DeadLetters counts records that were set aside, by the topic that they stood
+	// in and by reason.
 	DeadLetters *Count `json:"deadLetters"`
 	// Anomalies counts pages of Pull that should be rare, by kind.
 	Anomalies *Count `json:"anomalies"`
@@ -60,7 +62,6 @@ type Stage struct {
 	HandleSeconds float64 `json:"handleSeconds"`
 	Handled       float64 `json:"handled"`
 	Retries       float64 `json:"retries"`
-	DeadLetters   float64 `json:"deadLetters"`
 	Stuck         []Stuck `json:"stuck"`
 }
 
@@ -98,7 +99,7 @@ type Count struct {
 	By    []Kind  `json:"by"`
 }
 
-// Kind is a part of a count.
+// Kind is a part of a count; those that never happened are left out.
 type Kind struct {
 	Labels []string `json:"labels"`
 	Count  float64  `json:"count"`
@@ -150,7 +151,7 @@ func (c *Console) askAll(ctx context.Context) *Pipeline {
 	return &Pipeline{
 		NowMs: c.cfg.Now().UnixMilli(), Processes: processes,
 		Stages: all.stages(), Topics: all.topics(), Lag: all.lag(),
-		DeadLetters: all.deadLetters(), Anomalies: all.count("tidemark_syncapi_is_end_anomalies_total", "tidemark_syncapi_waiting_calls", "kind"),
+		DeadLetters: all.count(setAside, claimed, "topic", "reason"), Anomalies: all.count("tidemark_syncapi_is_end_anomalies_total", "tidemark_syncapi_waiting_calls", "kind"),
 		Flush: all.flush(), Calls: all.count("tidemark_syncapi_calls_total", "tidemark_syncapi_waiting_calls", "method", "code"),
 		Connections: all.one("tidemark_gateway_connections"),
 	}
@@ -197,7 +198,10 @@ func (m metrics) count(name, beside string, labels ...string) *Count {
 	}
 	out := &Count{Total: m.sum(name), By: []Kind{}}
 	for _, g := range m.by(name, labels...) {
-		out.By = append(out.By, Kind{g.values, g.value})
+		// Many are there from the start so that their first one is seen.
+		if g.value > 0 {
+			out.By = append(out.By, Kind{g.values, g.value})
+		}
 	}
 	return out
 }
@@ -206,7 +210,6 @@ const (
 	claimed     = "tidemark_pipeline_claimed_partitions"
 	stuck       = "tidemark_pipeline_stuck_seconds"
 	setAside    = "tidemark_pipeline_dead_letters_total"
-	refused     = "tidemark_toredis_refused_total"
 	handled     = "tidemark_pipeline_handled_records_total"
 	batches     = "tidemark_pipeline_handled_batches_total"
 	handling    = "tidemark_pipeline_handle_seconds"
@@ -235,7 +238,7 @@ func (m metrics) stages() []Stage {
 			Name: name, Partitions: g.value,
 			Records: m.sum(handled, "stage", name), Batches: m.sum(batches, "stage", name),
 			HandleSeconds: m.sum(handling, "stage", name), Handled: m.observations(handling, "stage", name),
-			Retries: m.sum(retries, "stage", name), DeadLetters: m.sum(setAside, "stage", name), Stuck: []Stuck{},
+			Retries: m.sum(retries, "stage", name), Stuck: []Stuck{},
 		}
 		for _, g := range m.by(stuck, "stage", "topic", "partition", "reason") {
 			if g.values[0] == name {
@@ -248,10 +251,10 @@ func (m metrics) stages() []Stage {
 	return out
 }
 
-// place tells where a stage comes: a group's name ends with its role's.
+// place tells where a stage comes: a group's name has its role's in it.
 func place(stage string) int {
 	for i, role := range order {
-		if len(stage) >= len(role) && stage[len(stage)-len(role):] == role {
+		if strings.Contains(stage, role) {
 			return i
 		}
 	}
@@ -295,19 +298,6 @@ func (m metrics) lag() []Lag {
 		return cmp.Or(cmp.Compare(place(a.Group), place(b.Group)), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
 	})
 	return out
-}
-
-// deadLetters adds up what the runners set aside and what toRedis refused.
-func (m metrics) deadLetters() *Count {
-	c := m.count(setAside, claimed, "stage", "reason")
-	if c == nil {
-		return nil
-	}
-	for _, g := range m.by(refused, "reason") {
-		c.Total += g.value
-		c.By = append(c.By, Kind{[]string{"toredis", g.values[0]}, g.value})
-	}
-	return c
 }
 
 func (m metrics) flush() *Flush {

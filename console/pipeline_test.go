@@ -121,8 +121,9 @@ func TestProcessesAreAddedUp(t *testing.T) {
 	counter(there, "tidemark_tomongo_flushed_members_total", 6)
 	gauge(there, "tidemark_pipeline_last_flush_timestamp_seconds", 1.5, "stage", "tidemark-tomongo")
 	gauge(there, "tidemark_pipeline_last_flush_timestamp_seconds", 99, "stage", "tidemark-toredis")
-	counter(here, "tidemark_toredis_refused_total", 2, "reason", "id_reused")
-	counter(there, "tidemark_pipeline_dead_letters_total", 3, "stage", "tidemark-tomongo", "reason", "undecodable")
+	counter(here, "tidemark_pipeline_dead_letters_total", 2, "topic", "toRedis", "reason", "id_reused")
+	counter(here, "tidemark_pipeline_dead_letters_total", 0, "topic", "toRedis", "reason", "invalid")
+	counter(there, "tidemark_pipeline_dead_letters_total", 3, "topic", "sequenced", "reason", "undecodable")
 	counter(here, "tidemark_syncapi_is_end_anomalies_total", 1, "kind", "gap")
 	counter(there, "tidemark_syncapi_is_end_anomalies_total", 1, "kind", "gap")
 	gauge(there, "tidemark_gateway_connections", 8)
@@ -138,14 +139,14 @@ func TestProcessesAreAddedUp(t *testing.T) {
 		},
 		Stages: []console.Stage{
 			{Name: "tidemark-toredis", Records: 3, Partitions: 6, Stuck: []console.Stuck{}},
-			{Name: "tidemark-tomongo", Partitions: 1, DeadLetters: 3, Stuck: []console.Stuck{{Topic: "sequenced", Partition: 3, Reason: "store", Seconds: 61}}},
+			{Name: "tidemark-tomongo", Partitions: 1, Stuck: []console.Stuck{{Topic: "sequenced", Partition: 3, Reason: "store", Seconds: 61}}},
 		},
 		Topics: []console.Topic{{Name: "sequenced", Records: 30, Bytes: 3000}},
 		Lag: []console.Lag{
 			{Group: "tidemark-toredis", Topic: "toRedis", Partition: 2, Records: 3},
 			{Group: "tidemark-toredis", Topic: "toRedis", Partition: 11, Records: 10, Seconds: 14},
 		},
-		DeadLetters: &console.Count{Total: 5, By: []console.Kind{{Labels: []string{"tidemark-tomongo", "undecodable"}, Count: 3}, {Labels: []string{"toredis", "id_reused"}, Count: 2}}},
+		DeadLetters: &console.Count{Total: 5, By: []console.Kind{{Labels: []string{"sequenced", "undecodable"}, Count: 3}, {Labels: []string{"toRedis", "id_reused"}, Count: 2}}},
 		Anomalies:   &console.Count{Total: 2, By: []console.Kind{{Labels: []string{"gap"}, Count: 2}}},
 		Flush:       &console.Flush{Flushes: 2, Members: 6, Advances: 50, Pending: 4, LastMs: 1500},
 		Connections: new(8.0),
@@ -208,6 +209,7 @@ func TestAnAnswerIsSharedForAMoment(t *testing.T) {
 		}
 		cancel()
 		pages.Wait()
+		c.Pipeline(t.Context())
 		if n := asked.Load(); n != 1 {
 			t.Errorf("asked %d times", n)
 		}

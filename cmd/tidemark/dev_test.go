@@ -32,6 +32,18 @@ func TestDevSaysWhereEverythingIs(t *testing.T) {
 	if strings.Contains(d.out.String(), ":0") {
 		t.Errorf("ports that are none:\n%s", d.out)
 	}
+	console := regexp.MustCompile(`(?m)^console +(http://127\.0\.0\.1:\d+/console/)$`).FindStringSubmatch(d.out.String())
+	if console == nil {
+		t.Fatalf("no console:\n%s", d.out)
+	}
+	res, err := http.Get(console[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := io.ReadAll(res.Body)
+	if err := errors.Join(err, res.Body.Close()); err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(page), "<title>Tidemark console</title>") {
+		t.Errorf("the console: %s, %v\n%.200s", res.Status, err, page)
+	}
 	tryLines(t, d.out.String())
 	if r := d.stop(); r.code != exitOK || r.errOut != "" {
 		t.Errorf("stopped with exit code %d: %s", r.code, r.errOut)

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -147,5 +150,30 @@ func TestServerThatIsNone(t *testing.T) {
 			}
 			wantSays(t, r.errOut, s.URL+" does not answer as a sync API")
 		})
+	}
+}
+
+func TestDemoKeepsRunning(t *testing.T) {
+	input := filepath.Join(t.TempDir(), "in.jsonl")
+	if err := os.WriteFile(input, []byte(`{"conversation":"group:g","sender":"ann","text":"1"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := start(t, "demo", "--keep", "--input", input)
+	d.await("gateway  ws://127.0.0.1:")
+	at := regexp.MustCompile(`console +(http://127\.0\.0\.1:\d+/console/)#conversation=group%3Ag&users=ann\n`).FindStringSubmatch(d.out.String())
+	if at == nil {
+		t.Fatalf("no console:\n%s", d.out)
+	}
+	res, err := http.Get(at[1] + "pipeline.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	body, err := io.ReadAll(res.Body)
+	if err := errors.Join(err, res.Body.Close()); err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(body), `"name":"sync"`) {
+		t.Errorf("the pipeline: %s, %v\n%.300s", res.Status, err, body)
+	}
+	if r := d.stop(); r.code != exitOK || r.errOut != "" {
+		t.Errorf("stopped with exit code %d: %s", r.code, r.errOut)
 	}
 }

@@ -483,7 +483,7 @@ export class Device {
 
   async #apply(e) {
     const room = this.rooms.get(e.conversation);
-    if (!room) return;
+    if (!room || e.transient) return undefined; // typing and the like are not kept
     if (num(e.repairNumber) > room.repair) return this.#sync([room.conversation]);
     if (e.message) return this.#pushed(room, e.message);
     if (e.read) {
@@ -497,8 +497,11 @@ export class Device {
       const last = member?.user === this.user ? member.memberships?.at(-1) : null;
       if (last) room.opens = num(last.upper) === 0 ? num(last.lower) : 0;
       return this.#sync([room.conversation]);
+    } else if (num(e.maxSeq) > room.max) {
+      return this.#sync([room.conversation]); // there is more than what is pushed
     }
     this.#numbersSoon(room);
+    return undefined;
   }
 
   // #pushed takes a message: one that is known is ignored, one that follows what

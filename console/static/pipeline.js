@@ -42,13 +42,13 @@ export class PipelineView {
         tile('dead', 'Dead letters', 'Records that could not be accepted and were set aside with their cause. “tidemark dlq” lists them.'),
         tile('anomalies', 'isEnd anomalies', 'Pages of a pull that should be rare: empty and yet not the end, the same range again and again, or a row that is nowhere.'),
         tile('connections', 'Connections', 'Devices that are connected to gateways now.')),
-      this.#table('Stages', 'stages', ['Stage', 'State', ['Partitions', 'n'], ['Records/s', 'n'], 'Last two minutes', ['Time of a batch', 'n'], ['Retries', 'n'], ['Dead letters', 'n']], body),
+      this.#table('Stages', 'stages', ['Stage', 'State', ['Partitions', 'n'], ['Records/s', 'n'], 'Last two minutes', ['Time of a batch', 'n'], ['Retries', 'n']], body),
       this.#table('Lag by partition', 'lag', ['Group', 'Topic', ['Partition', 'n'], ['Records', 'n'], ['Oldest', 'n'], 'Of the retention'], body,
         h('label', { class: 'check' }, this.every, 'also partitions where nothing waits')),
       this.#table('Processes', 'processes', ['Process', 'Part', 'State'], body),
       this.#table('Topics', 'topics', ['Topic', ['Appended', 'n'], ['Records/s', 'n'], ['Bytes/s', 'n']], body),
       h('div', { class: 'columns' },
-        this.#table('Dead letters by cause', 'dead', ['Stage', 'Reason', ['Count', 'n']], body),
+        this.#table('Dead letters by cause', 'dead', ['Topic', 'Reason', ['Count', 'n']], body),
         this.#table('isEnd anomalies by kind', 'anomalies', ['Kind', ['Count', 'n']], body),
         this.#table('Calls of the sync API', 'calls', ['Method', 'Code', ['Count', 'n']], body)));
   }
@@ -140,15 +140,15 @@ export class PipelineView {
       const what = ROLES.find(([r]) => r === name)?.[1];
       const head = h('span', { class: 'named' }, h('b', {}, name), what ? h('small', {}, what) : null);
       const stage = stageOf(p, name);
-      if (!stage) return [head, badge('off', 'Not seen', 'no process that was asked runs it'), num('–'), num('–'), '', num('–'), num('–'), num('–')];
+      if (!stage) return [head, badge('off', 'Not seen', 'no process that was asked runs it'), num('–'), num('–'), '', num('–'), num('–')];
       const rates = this.#series(recordsOf(name));
       const [time, handled] = [this.#rate((x) => stageOf(x, name)?.handleSeconds), this.#rate((x) => stageOf(x, name)?.handled)];
       const state = stage.stuck.length > 0
         ? badge('bad', 'Stuck', stage.stuck.map((x) => `partition ${x.partition} for ${age(x.seconds)}: ${x.reason}`).join('; '))
         : stage.partitions === 0 ? badge('warn', 'Idle', 'no partition is claimed') : badge('good', 'Running');
       return [head, state, num(count(stage.partitions)), num(perSecond(this.#rate(recordsOf(name)))), spark(rates), num(handled > 0 ? decimal((1000 * time) / handled) + ' ms' : '–'),
-        num(count(stage.retries)), num(count(stage.deadLetters))];
-    }), 8, '');
+        num(count(stage.retries))];
+    }), 7, '');
   }
 
   // #series gives the rate between each two answers.
@@ -165,7 +165,7 @@ export class PipelineView {
   #lag(p) {
     const rows = [];
     const cells = (first, l) => [...first, num(count(l.records)), num(l.records > 0 ? age(l.seconds) : '–', l.seconds > 60 ? 'bad' : ''),
-      h('span', { class: 'used' }, meter(l.retention), ' ', `${decimal(100 * l.retention)} %`, l.lost > 0 ? h('b', { class: 'bad' }, ` ${count(l.lost)} lost`) : null)];
+      h('span', { class: 'used' }, meter(l.retention), ' ', l.retention > 0 && l.retention < 0.0001 ? '< 0.01 %' : `${decimal(100 * l.retention)} %`, l.lost > 0 ? h('b', { class: 'bad' }, ` ${count(l.lost)} lost`) : null)];
     for (const [, of] of Map.groupBy(p.lag, (l) => l.group + ' ' + l.topic)) {
       const all = of.reduce((a, l) => ({
         records: a.records + l.records, seconds: Math.max(a.seconds, l.seconds), retention: Math.max(a.retention, l.retention), lost: a.lost + l.lost,
@@ -197,7 +197,7 @@ export class PipelineView {
   }
 }
 
-const roleOf = (stage) => ROLES.find(([r]) => stage.endsWith(r))?.[0] ?? stage;
+const roleOf = (stage) => ROLES.find(([r]) => stage.includes(r))?.[0] ?? stage;
 const stageOf = (p, name) => p.stages.find((x) => roleOf(x.name) === name);
 const recordsOf = (name) => (p) => stageOf(p, name)?.records;
 const perSecond = (n) => (n === null ? '…' : decimal(n));

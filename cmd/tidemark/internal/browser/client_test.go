@@ -59,11 +59,14 @@ func TestTheClient(t *testing.T) {
 			[]string{"t1 t2 t3 t4"}},
 		"more events than wait cost a comparison": {`
 			const w = await newWorld({max: 1, newest: 1000});
+			const other = w.device.open('group:y');
+			await w.quiet();
 			let go; w.held = new Promise(r => { go = r });
 			w.max = 2; w.message(3);
 			for (let i = 4; i <= 600; i++) w.message(i);
+			w.push({conversation: 'group:y', message: {...w.row(600), conversation: 'group:y'}});
 			w.held = null; go();
-			await w.until('all', () => w.room.messages.has(600));
+			await w.until('all', () => w.room.messages.has(600) && other.messages.has(600));
 			return [String(w.room.messages.size), String(w.lib.spans.count(w.room.known)), w.seqs().every((s, i, a) => i === 0 || s === a[i - 1] + 1) ? 'dense' : 'holes']`,
 			[]string{"600", "600", "dense"}},
 		"a repair is pulled again": {`
@@ -84,6 +87,15 @@ func TestTheClient(t *testing.T) {
 			await w.quiet();
 			return [...out, w.texts().join(' '), w.log.filter(l => l.startsWith('Pull')).join(' ')]`,
 			[]string{"t1 t2 t5", "t1 t2 t3 t4 t5", "Pull 3..4"}},
+		"a hint that there is more than what is pushed is followed, typing asks for nothing": {`
+			const w = await newWorld({max: 2});
+			w.push({transient: {user: 'zoe', kind: 'typing'}}); w.push({});
+			await w.quiet();
+			const out = [String(w.calls.filter(c => c.method === 'Pull').length)];
+			w.max = 4; w.push({});
+			await w.quiet();
+			return [...out, w.texts().join(' ')]`,
+			[]string{"1", "t1 t2 t3 t4"}},
 		"a revoke leaves a tombstone": {`
 			const w = await newWorld({max: 2});
 			w.push({revoked: {seq: '2', by: 'zoe', timeMs: '1'}});

@@ -5,6 +5,7 @@ package browser_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 // story fills a page with something of everything.
 func story(t *testing.T, more ...step) *desk {
 	t.Helper()
-	conversation := "group:" + strings.ToLower(strings.ReplaceAll(t.Name()[4:], "/", "."))
+	conversation := "group:hut-" + t.Name()[strings.LastIndex(t.Name(), "/")+1:]
 	d := sit(t, shared.stack.ConsoleURL(), "conversation="+conversation+"&users=alice,bob", more...)
 	d.join("alice", "bob")
 	d.write("alice", "Is the hut booked?")
@@ -78,10 +79,12 @@ func TestLookEverywhere(t *testing.T) {
 			if light := ground == "rgb(245, 247, 248)"; light != (tc.theme == "light") {
 				t.Errorf("the ground is %s", ground)
 			}
-			for view, to := range map[string]string{"chat": "#to-chat", "pipeline": "#to-pipeline"} {
-				d.run(chromedp.Click(chromedp.CSS(to)))
+			for _, view := range []string{"chat", "pipeline"} {
+				d.run(chromedp.Click(chromedp.CSS("#to-" + view)))
 				if view == "pipeline" {
 					d.await("rates are known", `document.querySelector('[data-tile=in]').textContent.endsWith('/s')`)
+					send(t, "group:hut-busy", "carol", slices.Repeat([]string{"and so on"}, 25)...)
+					d.await("they move", `/^[0-9.]*[1-9]/.test(document.querySelector('[data-tile=in]').textContent)`)
 				}
 				for _, fault := range d.axe() {
 					t.Errorf("%s: %s", view, fault)

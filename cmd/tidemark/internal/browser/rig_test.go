@@ -79,7 +79,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if shared, err = deploy(dir, nil, stack.Roles()...); err != nil {
+	if shared, err = deploy(dir, nil, append(stack.Roles(), stack.Lag)...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

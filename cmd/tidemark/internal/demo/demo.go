@@ -147,7 +147,11 @@ func (d *show) keep(ctx context.Context) error {
 // start opens all roles and waits until they are ready.
 func (d *show) start(ctx context.Context) error {
 	began := time.Now()
-	s, err := stack.Open(ctx, stack.Config{Config: d.emb.Config, Roles: stack.Roles(), Logger: d.cfg.Logger})
+	roles := stack.Roles()
+	if d.cfg.Keep {
+		roles = append(roles, stack.Lag) // which the console shows
+	}
+	s, err := stack.Open(ctx, stack.Config{Config: d.emb.Config, Roles: roles, Logger: d.cfg.Logger})
 	if err != nil {
 		return err
 	}

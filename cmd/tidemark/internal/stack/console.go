@@ -9,6 +9,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync/atomic"
 
 	"github.com/tidemark-im/tidemark/console"
 	"github.com/tidemark-im/tidemark/internal/access"
@@ -96,5 +97,26 @@ func (s *Stack) operators() func(context.Context, string) error {
 			return fmt.Errorf("%w: %w", console.ErrNoToken, err)
 		}
 		return err
+	}
+}
+
+// showServing lets readiness tell whether a server takes calls.
+func (s *Stack) showServing(r Role, p *part) {
+	var state atomic.Pointer[string]
+	set := func(why string) { state.Store(&why) }
+	set("it has not begun to serve")
+	s.cfg.Health.Add(string(r), func() error {
+		if why := *state.Load(); why != "" {
+			return errors.New(why)
+		}
+		return nil
+	})
+	run := p.run
+	p.run = func(ctx context.Context) error {
+		set("")
+		stop := context.AfterFunc(ctx, func() { set("it is stopping") })
+		defer stop()
+		defer set("it is stopping")
+		return run(ctx)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/tidemark-im/tidemark/api/convert"
@@ -138,18 +137,19 @@ func (s *Stack) syncPart() (*part, error) {
 		Hot: s.hot, Truth: s.truth, Log: appender{s.producer, s.kafka.Topics()}, Devices: s.history,
 		NodeID:       "sync-" + strings.ToLower(rand.Text()),
 		Authenticate: s.callers(), UserLimits: s.userLimits(), MaxInFlight: s.cfg.Limits.InFlight,
-		MaxRequest: s.cfg.Limits.MaxRequest, Console: page, NoReflection: !s.cfg.Sync.Reflection,
+		MaxRequest: s.cfg.Limits.MaxRequest, Console: page, Wrap: s.tracing.Serve,
+		NoReflection: !s.cfg.Sync.Reflection, Origins: s.cfg.Sync.Origins,
 		ClosedGroups: s.cfg.Sync.ClosedGroups, Limits: s.limits(), PageBytes: s.cfg.Sync.PageBytes,
 		AnswerTimeout: s.cfg.Sync.AnswerTimeout, Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return newPart(string(Sync), s.shown(Sync, func(ctx context.Context) error { return svc.Serve(ctx, s.syncListener) })), nil
+	return newPart(string(Sync), func(ctx context.Context) error { return svc.Serve(ctx, s.syncListener) }), nil
 }
 
 func (s *Stack) gatewayPart() *part {
-	return newPart(string(Gateway), s.shown(Gateway, func(ctx context.Context) error {
+	return newPart(string(Gateway), func(ctx context.Context) error {
 		// Connections are told to go elsewhere, one after the other, before the port
 		// closes.
 		port, shut := context.WithCancel(context.WithoutCancel(ctx))
@@ -165,25 +165,5 @@ func (s *Stack) gatewayPart() *part {
 		err := telemetry.Serve(port, s.gatewayListener, s.gateway.Handler(), time.Second)
 		stop()
 		return errors.Join(err, <-ended)
-	}))
-}
-
-// shown lets readiness tell whether a server takes calls.
-func (s *Stack) shown(r Role, run func(context.Context) error) func(context.Context) error {
-	var state atomic.Pointer[string]
-	set := func(why string) { state.Store(&why) }
-	set("it has not begun to serve")
-	s.cfg.Health.Add(string(r), func() error {
-		if why := *state.Load(); why != "" {
-			return errors.New(why)
-		}
-		return nil
 	})
-	return func(ctx context.Context) error {
-		set("")
-		stop := context.AfterFunc(ctx, func() { set("it is stopping") })
-		defer stop()
-		defer set("it is stopping")
-		return run(ctx)
-	}
 }

@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"strings"
+	"time"
 
 	centrifugo "github.com/centrifugal/centrifuge-go"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -33,6 +35,13 @@ type WebSocket struct {
 	Back func()
 }
 
+// How long a connection may take to stand, and a frame to be written, on a slow
+// line.
+const (
+	handshakeTimeout = 15 * time.Second
+	writeTimeout     = 5 * time.Second
+)
+
 // Stream implements Live. It returns an error only when the gateway refuses
 // the connection for good.
 func (w WebSocket) Stream(ctx context.Context, connected func(), event func(*tidemarkv1.PushEvent)) error {
@@ -40,7 +49,7 @@ func (w WebSocket) Stream(ctx context.Context, connected func(), event func(*tid
 	if err != nil {
 		return fmt.Errorf("client: encode connect data: %w", err)
 	}
-	cfg := centrifugo.Config{Data: who, Name: "tidemark-go", TLSConfig: w.TLS}
+	cfg := centrifugo.Config{Data: who, Name: "tidemark-go", HandshakeTimeout: handshakeTimeout, WriteTimeout: writeTimeout, TLSConfig: w.TLS}
 	if w.Token != nil {
 		cfg.GetToken = func(centrifugo.ConnectionTokenEvent) (string, error) { return w.Token(ctx) }
 	}
@@ -54,7 +63,13 @@ func (w WebSocket) Stream(ctx context.Context, connected func(), event func(*tid
 		}
 	})
 	w.tellLost(c)
-	c.OnSubscribed(func(centrifugo.ServerSubscribedEvent) { connected() })
+	c.OnSubscribed(func(e centrifugo.ServerSubscribedEvent) {
+		// What a device may have missed of a crowd before it had its seat, the
+		// gateway tells by an event.
+		if !strings.Contains(e.Channel, "crowd:") {
+			connected()
+		}
+	})
 	c.OnPublication(func(e centrifugo.ServerPublicationEvent) {
 		ev := &tidemarkv1.PushEvent{}
 		// What this version cannot read is found by the next comparison of
@@ -65,9 +80,8 @@ func (w WebSocket) Stream(ctx context.Context, connected func(), event func(*tid
 		}
 		event(ev)
 	})
-	if err := c.Connect(); err != nil {
-		return fmt.Errorf("client: connect to the gateway: %w", err)
-	}
+	// An error is that of the first attempt, and others follow by themselves.
+	_ = c.Connect()
 	select {
 	case <-ctx.Done():
 		return nil

@@ -30,6 +30,54 @@ func (k *kept) Accept() (net.Conn, error) {
 	return c, err
 }
 
+// A gateway that is not there yet is waited for.
+func TestTheFirstAttemptMayFail(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "ws://" + l.Addr().String() + "/connection/websocket"
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	connected, done := make(chan struct{}, 10), make(chan error, 1)
+	go func() {
+		done <- client.WebSocket{URL: url, User: "alice"}.Stream(ctx, func() { connected <- struct{}{} }, func(*tidemarkv1.PushEvent) {})
+	}()
+	// Its first connection is broken off before it stands.
+	if c, err := l.Accept(); err != nil {
+		t.Fatal(err)
+	} else if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	g, err := gateway.New(gateway.Config{Authenticate: gateway.Trusting, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := make(chan error, 1)
+	serving, stop := context.WithCancel(ctx)
+	go func() { ran <- g.Run(serving) }()
+	srv := httptest.NewUnstartedServer(g.Handler())
+	srv.Listener.Close()
+	srv.Listener = l
+	srv.Start()
+	defer func() {
+		stop()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+		srv.Close()
+	}()
+	select {
+	case <-connected:
+	case err := <-done:
+		t.Fatalf("the stream has ended: %v", err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // nobody is a member of anything.
 type nobody struct{}
 

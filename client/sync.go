@@ -55,12 +55,14 @@ func (c *Client) apply(ctx context.Context, e *tidemarkv1.PushEvent) error {
 	m := e.GetMessage()
 	switch {
 	case e.GetKind() == nil:
-		// There is more than a push tells.
-		if e.GetMaxSeq() <= n.Seq {
+		// There is more than a push tells; 0: perhaps.
+		if e.GetMaxSeq() > 0 && e.GetMaxSeq() <= n.Seq {
 			return nil
 		}
 	case m == nil:
-		return c.other(ctx, e)
+		if err := c.other(ctx, e); err != nil || e.GetMaxSeq() <= n.Seq {
+			return err
+		}
 	case m.GetSeq() <= n.Seq:
 		return nil
 	case m.GetSeq() == n.Seq+1 && n.Seq > 0:

@@ -55,7 +55,8 @@ func Trusting(_ context.Context, _ string, data []byte) (Identity, error) {
 type conn struct {
 	client *centrifuge.Client
 	who    Identity
-	binary bool // events are wanted in binary protobuf
+	binary bool      // events are wanted in binary protobuf
+	since  time.Time // before it the client was not told that it is connected
 	budget *rate.Limiter
 
 	mu     sync.Mutex
@@ -108,6 +109,12 @@ func (c *conn) channel(name string) string {
 
 type identityKey struct{}
 
+// arrival is who connected, and when.
+type arrival struct {
+	Identity
+	at time.Time
+}
+
 func (g *Gateway) connecting(ctx context.Context, e centrifuge.ConnectEvent) (centrifuge.ConnectReply, error) {
 	if g.leaving.Load() {
 		return centrifuge.ConnectReply{}, centrifuge.DisconnectShutdown
@@ -125,7 +132,7 @@ func (g *Gateway) connecting(ctx context.Context, e centrifuge.ConnectEvent) (ce
 	}
 	c := &conn{who: who, binary: e.Transport.Protocol() == centrifuge.ProtocolTypeProtobuf}
 	return centrifuge.ConnectReply{
-		Context:           context.WithValue(ctx, identityKey{}, who),
+		Context:           context.WithValue(ctx, identityKey{}, arrival{who, time.Now()}),
 		Credentials:       &centrifuge.Credentials{UserID: string(who.User), ExpireAt: expireAt(who)},
 		Subscriptions:     map[string]centrifuge.SubscribeOptions{c.channel(userChannel(who.User)): sub},
 		ClientSideRefresh: true,
@@ -180,9 +187,9 @@ func (g *Gateway) refresh(c *centrifuge.Client, e centrifuge.RefreshEvent) (cent
 }
 
 func (g *Gateway) connected(client *centrifuge.Client) {
-	who, _ := client.Context().Value(identityKey{}).(Identity)
+	who, _ := client.Context().Value(identityKey{}).(arrival)
 	c := &conn{
-		client: client, who: who, binary: client.Transport().Protocol() == centrifuge.ProtocolTypeProtobuf,
+		client: client, who: who.Identity, since: who.at, binary: client.Transport().Protocol() == centrifuge.ProtocolTypeProtobuf,
 		budget: rate.NewLimiter(rate.Limit(g.cfg.TransientRate), 2*g.cfg.TransientRate),
 		crowds: make(map[*crowd]struct{}),
 	}
@@ -192,7 +199,7 @@ func (g *Gateway) connected(client *centrifuge.Client) {
 	client.OnRPC(func(e centrifuge.RPCEvent, answer centrifuge.RPCCallback) { g.rpc(c, e, answer) })
 	client.OnDisconnect(func(e centrifuge.DisconnectEvent) { g.disconnected(c, e) })
 	life := g.life.Load()
-	g.work.Go(func() {
+	g.spawn(func() {
 		g.settle(life, c)
 	})
 }
@@ -205,7 +212,7 @@ func (g *Gateway) disconnected(c *conn, e centrifuge.DisconnectEvent) {
 		cr.leave(c)
 	}
 	if life := g.life.Load(); g.cfg.Presence != nil && life.Err() == nil && !g.leaving.Load() {
-		g.work.Go(func() { g.tell(life, g.cfg.Presence.Gone, []*conn{c}) })
+		g.spawn(func() { g.tell(life, g.cfg.Presence.Gone, []*conn{c}) })
 	}
 }
 
@@ -259,7 +266,8 @@ func (g *Gateway) drain(ctx context.Context) (drained []*conn) {
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	begin := time.Now()
 	for i, c := range all {
-		due := begin.Add(g.cfg.Drain * time.Duration(i) / time.Duration(len(all)))
+		// Few need not wait for one another.
+		due := begin.Add(time.Duration(i) * min(g.cfg.Drain/time.Duration(len(all)), drainPace))
 		if left := time.Until(due); left > 0 {
 			wait(ctx, left)
 		}
@@ -267,6 +275,9 @@ func (g *Gateway) drain(ctx context.Context) (drained []*conn) {
 	}
 	return all
 }
+
+// drainPace is the longest pause between two devices that are told to go.
+const drainPace = 5 * time.Millisecond
 
 // disconnectKind keeps the metric's label a bounded set.
 func disconnectKind(d centrifuge.Disconnect) string {

@@ -2,12 +2,15 @@ package gateway
 
 import (
 	"context"
+	"errors"
+	"io"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/centrifugal/centrifuge"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidemark-im/tidemark/api/convert"
@@ -40,6 +43,7 @@ type crowd struct {
 	conv    watermark.ConversationID
 	channel string
 	held    func() error
+	since   time.Time // when held was done
 
 	mu        sync.Mutex
 	closed    bool
@@ -53,6 +57,7 @@ type crowd struct {
 	next      place         // the last place that was heard of while checking
 	dropped   bool          // more came while checking than may wait
 	droppedTo watermark.Seq // the highest seq of it
+	heard     int64         // the highest seq that has come, let out or not
 }
 
 // place is how far the windows are on which log.
@@ -107,7 +112,7 @@ func (cr *crowd) enter(ctx context.Context, c *conn) bool {
 	}
 	if !cr.reading {
 		cr.reading = true
-		cr.all.g.work.Go(func() { cr.read(ctx) })
+		cr.all.g.spawn(func() { cr.read(ctx) })
 	}
 	return true
 }
@@ -133,7 +138,7 @@ func (cr *crowd) leave(c *conn) {
 func (cr *crowd) closeLocked() {
 	if !cr.closed {
 		cr.closed = true
-		cr.all.g.work.Go(func() { cr.all.close(cr) })
+		cr.all.g.spawn(func() { cr.all.close(cr) })
 	}
 }
 
@@ -209,10 +214,35 @@ func (cr *crowd) fitLocked(s *seat) (fits bool) {
 			if err := c.client.Subscribe(name, cr.filter(c, &s.member)); err != nil {
 				cr.all.g.cfg.Logger.Warn("device not seated in its crowd", "conversation", cr.conv, "user", c.who.User, "error", err)
 				c.client.Disconnect(centrifuge.DisconnectServerError)
+				continue
 			}
+			cr.lookLocked(c)
 		}
 	}
 	return fits
+}
+
+// lookLocked tells a device what it may have missed before it had its seat. Its
+// client has asked what is new when it connected; if the node was listening by
+// then, what has come since is known, and otherwise the client has to look.
+func (cr *crowd) lookLocked(c *conn) {
+	hint := &tidemarkv1.PushEvent{Conversation: string(cr.conv)}
+	if cr.since.Before(c.since) {
+		if hint.MaxSeq = cr.heard; hint.MaxSeq == 0 {
+			return
+		}
+	}
+	encode := protojson.Marshal
+	if c.binary {
+		encode = proto.Marshal
+	}
+	data, err := encode(hint)
+	if err == nil {
+		err = c.client.WritePublication(c.channel(userChannel(c.who.User)), &centrifuge.Publication{Data: data}, centrifuge.StreamPosition{})
+	}
+	if err != nil && !errors.Is(err, io.EOF) { // which is a device that has gone
+		cr.all.g.cfg.Logger.Warn("device not told to look", "conversation", cr.conv, "user", c.who.User, "error", err)
+	}
 }
 
 // filter lets pass what a member sees, save what its own device caused. What
@@ -240,6 +270,7 @@ func (cr *crowd) filter(c *conn, m *watermark.Member) centrifuge.SubscribeOption
 func (cr *crowd) publication(pub *centrifuge.Publication) {
 	cr.mu.Lock()
 	defer cr.mu.Unlock()
+	cr.heard = max(cr.heard, number(pub, tagSeq))
 	switch {
 	case cr.closed:
 	case cr.checking:
@@ -251,7 +282,7 @@ func (cr *crowd) publication(pub *centrifuge.Publication) {
 		}
 		cr.checking = true
 		cr.waitLocked(pub)
-		cr.all.g.work.Go(func() { cr.check(life) })
+		cr.all.g.spawn(func() { cr.check(life) })
 	}
 }
 

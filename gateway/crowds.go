@@ -44,11 +44,11 @@ func (cs *crowds) publication(conv watermark.ConversationID, pub *centrifuge.Pub
 // seat gives the devices of a user on this node a seat in a crowd.
 func (cs *crowds) seat(u watermark.UserID, conv watermark.ConversationID) {
 	life := cs.g.life.Load()
-	if life == nil {
+	if life == nil || cs.g.cfg.Members == nil {
 		return
 	}
 	for _, c := range cs.g.connectionsOf(u) {
-		cs.g.work.Go(func() { cs.enter(life, c, conv) })
+		cs.g.spawn(func() { cs.enter(life, c, conv) })
 	}
 }
 
@@ -72,7 +72,11 @@ func (cs *crowds) open(conv watermark.ConversationID) (*crowd, error) {
 	cr := cs.by[conv]
 	if cr == nil {
 		cr = &crowd{all: cs, conv: conv, channel: crowdChannel(conv), at: unknown, seats: make(map[watermark.UserID]*seat)}
-		cr.held = sync.OnceValue(func() error { return cs.g.relay.hold(cr.channel) })
+		cr.held = sync.OnceValue(func() error {
+			err := cs.g.relay.hold(cr.channel)
+			cr.since = time.Now()
+			return err
+		})
 		cs.by[conv] = cr
 		cs.g.m.crowds.Inc()
 	}
@@ -109,6 +113,9 @@ func (cs *crowds) close(cr *crowd) {
 // seatAll looks up which crowds the users of connections may be in, and seats
 // them in those where they are not yet.
 func (g *Gateway) seatAll(ctx context.Context, conns []*conn) {
+	if g.cfg.Crowds == nil || g.cfg.Members == nil {
+		return
+	}
 	for chunk := range slices.Chunk(conns, maxRead) {
 		users := make([]watermark.UserID, len(chunk))
 		for i, c := range chunk {

@@ -88,9 +88,11 @@ type Config struct {
 	// administrator's: nil, or an error as those of Authenticate, or ErrNotAdmin.
 	// nil: everybody is.
 	Admin func(ctx context.Context, token string) error
-	// Members is required where connections are served.
+	// Members reads who is in a conversation. nil: nobody is in a crowd, and no
+	// transient events are passed on.
 	Members Members
-	// Crowds is required where connections are served.
+	// Crowds tells in which crowds users are. nil: in none, unless they are told to
+	// be while they are connected.
 	Crowds Crowds
 	// Presence keeps who is connected. nil: nobody does.
 	Presence Presence
@@ -155,6 +157,7 @@ type Gateway struct {
 	loads   chan struct{} // how many reads of members and crowds go on at once
 
 	mu    sync.Mutex
+	over  bool // nothing is begun any more
 	users map[watermark.UserID]map[*conn]struct{}
 }
 
@@ -238,19 +241,19 @@ func New(cfg Config) (*Gateway, error) {
 // Run serves until ctx ends, then tells every connected device to come back
 // and returns nil.
 func (g *Gateway) Run(ctx context.Context) error {
-	if g.cfg.Members == nil || g.cfg.Crowds == nil {
-		return errors.New("gateway: Members and Crowds are missing")
-	}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		end()
+		g.mu.Lock()
+		g.over = true
+		g.mu.Unlock()
 		g.work.Wait()
 	}()
 	if err := g.node.Run(); err != nil {
 		return fmt.Errorf("gateway: run node: %w", err)
 	}
 	g.life.Store(&lifetime{life})
-	g.work.Go(func() { g.keepTelling(life) })
+	g.spawn(func() { g.keepTelling(life) })
 	<-ctx.Done()
 	drained := g.drain(life)
 	down, cancel := context.WithTimeout(life, 10*time.Second)
@@ -262,6 +265,16 @@ func (g *Gateway) Run(ctx context.Context) error {
 		g.tell(down, g.cfg.Presence.Gone, drained)
 	}
 	return nil
+}
+
+// spawn does something on the side that Run waits for. After Run nothing is left
+// to be done: a connection may end later than its node.
+func (g *Gateway) spawn(do func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.over {
+		g.work.Go(do)
+	}
 }
 
 // Close ends the connections to Redis, also of a gateway that only delivers and

@@ -12,21 +12,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 
 	"github.com/tidemark-im/tidemark/gateway"
 	"github.com/tidemark-im/tidemark/watermark"
 )
-
-// TestMain looks for goroutines that are left over. The library gives a channel
-// up a second after its last device has left, and does not wait for that when it
-// is shut down; its client leaves one goroutine behind when it is closed twice
-// at once.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/centrifugal/centrifuge/internal/dissolve.(*Dissolver).runWorker"),
-		goleak.IgnoreAnyFunction("github.com/centrifugal/centrifuge-go.(*cbQueue).dispatch"))
-}
 
 const patience = 60 * time.Second
 

@@ -47,7 +47,7 @@ func (g *Gateway) rpc(c *conn, e centrifuge.RPCEvent, answer centrifuge.RPCCallb
 		return
 	}
 	life := g.life.Load()
-	g.work.Go(func() {
+	g.spawn(func() {
 		data, err := g.call(life, c, e)
 		if e.Method == "transient" {
 			g.m.transient.WithLabelValues(outcome(err)).Inc()
@@ -217,6 +217,9 @@ func (g *Gateway) roster(ctx context.Context, conv watermark.ConversationID, u w
 	whole, one := rosterKey{conv: conv}, rosterKey{conv, u}
 	if r := g.find(whole, one); r != nil {
 		return r, nil
+	}
+	if g.cfg.Members == nil {
+		return nil, errNotNow
 	}
 	select {
 	case g.loads <- struct{}{}:

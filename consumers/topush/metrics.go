@@ -14,6 +14,9 @@ type metrics struct {
 	recipients prometheus.Counter
 	loads      prometheus.Counter
 	cached     prometheus.Gauge
+	crowds     *prometheus.CounterVec
+	lane       prometheus.Gauge
+	failures   prometheus.Counter
 	pushed     *latency.Meter
 }
 
@@ -27,11 +30,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"kind"}),
 		skipped: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidemark_topush_skipped_events_total",
-			Help: "Records and messages that were not handed off, by reason (replay, old, undecodable).",
+			Help: "Records and messages that were not handed off, by reason (replay, old, undecodable, overrun: the conversation is busier than it can be handed off, and its members are told to pull).",
 		}, []string{"reason"}),
 		recipients: f.NewCounter(prometheus.CounterOpts{
 			Name: "tidemark_topush_recipients_total",
-			Help: "Users to whom events were handed off.",
+			Help: "Users, and crowds of users, to whom events were handed off.",
 		}),
 		loads: f.NewCounter(prometheus.CounterOpts{
 			Name: "tidemark_topush_roster_loads_total",
@@ -40,6 +43,18 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		cached: f.NewGauge(prometheus.GaugeOpts{
 			Name: "tidemark_topush_cached_members",
 			Help: "Members in memory.",
+		}),
+		crowds: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_topush_crowds_total",
+			Help: "Conversations that became crowds, ceased to be ones, or were enlisted again (risen, fallen, renewed).",
+		}, []string{"change"}),
+		lane: f.NewGauge(prometheus.GaugeOpts{
+			Name: "tidemark_topush_lane_conversations",
+			Help: "Conversations whose pushes cost so much that they wait out of the way of the others.",
+		}),
+		failures: f.NewCounter(prometheus.CounterOpts{
+			Name: "tidemark_topush_lane_failures_total",
+			Help: "Attempts to hand off what waits there that failed and are repeated.",
 		}),
 	}
 }

@@ -119,14 +119,32 @@ func (l *OfflineLog) online(ctx context.Context, offers []Offer) (map[watermark.
 	return online, nil
 }
 
+// offerCrowd is offer for whom the members are not at hand: where only mentions
+// count, nobody else is looked at.
+func (h *hand) offerCrowd(r *roster, m *watermark.Message) {
+	switch {
+	case h.worker.cfg.Offline == nil:
+	case r.open <= h.worker.cfg.OfflineMembers:
+		h.offer(r, m, r.seeing(m.Seq))
+	default:
+		var to audience
+		for _, u := range m.Mentions {
+			if o, ok := r.state.Members[u]; ok && sees(&o, m.Seq) {
+				to.open = append(to.open, u)
+			}
+		}
+		h.offer(r, m, to)
+	}
+}
+
 // offer gathers a message for those who may be absent. A message that is too old
 // to be pushed live is offered too: how old one may be is the notifier's to say.
 func (h *hand) offer(r *roster, m *watermark.Message, to audience) {
-	if h.stage.cfg.Offline == nil || m.Revoked != nil {
+	if h.worker.cfg.Offline == nil || m.Revoked != nil {
 		return
 	}
 	var users []watermark.UserID
-	if len(to.open)+len(to.closed) > h.stage.cfg.OfflineMembers {
+	if len(to.open)+len(to.closed) > h.worker.cfg.OfflineMembers {
 		for _, u := range m.Mentions {
 			if to.has(u) {
 				users = append(users, u)

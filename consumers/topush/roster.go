@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
@@ -26,6 +27,24 @@ type roster struct {
 	users []watermark.UserID
 	// weight is what the cache counts it as: its members, and one for itself.
 	weight int
+	// open counts the members who hear what comes.
+	open int
+	// log is the topic id of what was followed last, and changed the offset plus 1
+	// of the last change of a window on it, or of something after it.
+	log     string
+	changed int64
+	// crowd says that what comes is handed off once. It stood until stands when
+	// Crowds was asked last.
+	crowd  bool
+	stands time.Time
+}
+
+// spread is the number of publications that a message takes.
+func (r *roster) spread() int {
+	if r.crowd {
+		return 1
+	}
+	return len(r.state.Members)
 }
 
 // rosters is an LRU bounded by members, not by conversations.
@@ -56,6 +75,14 @@ func (c *rosters) add(id watermark.ConversationID, r *roster) {
 	c.weigh(r)
 }
 
+// take takes a roster out, which another goroutine is to have.
+func (c *rosters) take(r *roster) {
+	if c.lru.Remove(r.state.ID) {
+		c.members -= r.weight
+		r.weight = 0
+	}
+}
+
 // trim forgets the rosters used least lately, but not the last one.
 func (c *rosters) trim() {
 	for c.members > c.limit && c.lru.Len() > 1 {
@@ -64,11 +91,40 @@ func (c *rosters) trim() {
 	}
 }
 
-// follow folds one event. The ids of sent messages, which nobody asks for
-// here, are let go at once: they would outweigh the members.
+// follow folds one event. What nobody asks for here is let go at once: the ids
+// of sent messages, and of members all but their windows and marks.
 func (r *roster) follow(e watermark.Event, offset int64) {
+	var about watermark.UserID
+	switch e := e.(type) {
+	case watermark.WindowChanged:
+		about = e.Member.User
+		if e.Cause != "attributes" {
+			r.changed = max(r.changed, offset+1)
+		}
+	case watermark.MessagesSequenced:
+		about = e.Messages[0].Sender
+	case watermark.ReadAdvanced:
+		about = e.User
+	}
+	was, had := r.state.Members[about]
 	r.state.Apply(watermark.Record{Conversation: r.state.ID, Events: []watermark.Event{e}, Offset: offset})
 	r.state.Sent = nil
+	m, has := r.state.Members[about]
+	if had && was.Open() {
+		r.open--
+	}
+	if has && m.Open() {
+		r.open++
+	}
+	if _, ok := e.(watermark.WindowChanged); ok && has {
+		r.state.Members[about] = slim(m)
+	}
+}
+
+// slim leaves out what nobody asks for here.
+func slim(m watermark.Member) watermark.Member {
+	m.Ops, m.Attributes, m.Own = nil, nil, nil
+	return m
 }
 
 // load brings the rosters of ids that are not cached, and how far each was
@@ -100,11 +156,23 @@ func (s *Stage) load(ctx context.Context, ids []watermark.ConversationID) error 
 				m.Seq, m.Offset = max(m.Seq, known.Seq), max(m.Offset, known.Offset)
 			}
 			m.Conversation = id
-			s.rosters.add(id, &roster{state: own(states[i]), mark: m})
+			s.rosters.add(id, newRoster(states[i], m))
 			s.metrics.loads.Inc()
 		}
 	}
 	return nil
+}
+
+// newRoster gives the roster of a state that was loaded.
+func newRoster(st *watermark.State, m Mark) *roster {
+	r := &roster{state: own(st), mark: m}
+	for _, m := range r.state.Members {
+		if m.Open() {
+			r.open++
+		}
+		r.changed = max(r.changed, m.ChangedAt)
+	}
+	return r
 }
 
 // own gives a state that the stage may change, with both users of a single
@@ -113,7 +181,7 @@ func own(st *watermark.State) *watermark.State {
 	out := watermark.NewState(st.ID)
 	out.Conversation.Merge(st.Conversation)
 	for _, m := range st.Members {
-		out.MergeMember(m)
+		out.MergeMember(slim(m))
 	}
 	if a, b, ok := st.ID.Users(); ok {
 		out.MergeMember(watermark.Member{User: a})
@@ -133,10 +201,8 @@ func (r *roster) seeing(n watermark.Seq) audience {
 	return r.those(func(m *watermark.Member) bool { return sees(m, n) })
 }
 
-// everybody gives all members, former ones too while they can see anything.
-func (r *roster) everybody() audience {
-	return r.those(func(m *watermark.Member) bool { return !m.Known() || len(m.Memberships) > 0 })
-}
+// seesAny tells whether a member sees anything, former ones too.
+func seesAny(m *watermark.Member) bool { return !m.Known() || len(m.Memberships) > 0 }
 
 func (r *roster) those(in func(*watermark.Member) bool) audience {
 	if len(r.users) != len(r.state.Members) {

@@ -384,11 +384,11 @@ func TestWorkerThatLivesOnRepeatsNothing(t *testing.T) {
 }
 
 func TestNewReportsAllFaults(t *testing.T) {
-	_, err := topush.New(topush.Config{CacheMembers: -1, MaxAge: -1, MaxUsers: -1})
+	_, err := topush.New(topush.Config{CacheMembers: -1, MaxAge: -1, MaxUsers: -1, CrowdAbove: -1, LaneCost: -1, QueueBytes: -1})
 	if err == nil {
 		t.Fatal("want an error")
 	}
-	for _, want := range []string{"Truth", "Marks", "Deliverer", "CacheMembers", "MaxAge", "MaxUsers"} {
+	for _, want := range []string{"Truth", "Marks", "Deliverer", "CacheMembers", "MaxAge", "MaxUsers", "CrowdAbove", "LaneCost", "QueueBytes"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not named in: %v", want, err)
 		}
@@ -410,13 +410,17 @@ func TestMetrics(t *testing.T) {
 		"# tidemark_topush_events_total: Events handed off, by kind.",
 		"tidemark_topush_events_total{kind=message} 1",
 		"tidemark_topush_events_total{kind=repaired} 1",
+		"# tidemark_topush_lane_conversations: Conversations whose pushes cost so much that they wait out of the way of the others.",
+		"tidemark_topush_lane_conversations{} 0",
+		"# tidemark_topush_lane_failures_total: Attempts to hand off what waits there that failed and are repeated.",
+		"tidemark_topush_lane_failures_total{} 0",
 		"# tidemark_topush_pushed_seconds: Time from a message's record, as its producer gave it, until the message is handed off for delivery.",
 		"tidemark_topush_pushed_seconds{} 0",
-		"# tidemark_topush_recipients_total: Users to whom events were handed off.",
+		"# tidemark_topush_recipients_total: Users, and crowds of users, to whom events were handed off.",
 		"tidemark_topush_recipients_total{} 4",
 		"# tidemark_topush_roster_loads_total: Conversations whose members were loaded.",
 		"tidemark_topush_roster_loads_total{} 1",
-		"# tidemark_topush_skipped_events_total: Records and messages that were not handed off, by reason (replay, old, undecodable).",
+		"# tidemark_topush_skipped_events_total: Records and messages that were not handed off, by reason (replay, old, undecodable, overrun: the conversation is busier than it can be handed off, and its members are told to pull).",
 		"tidemark_topush_skipped_events_total{reason=replay} 1",
 		"tidemark_topush_skipped_events_total{reason=undecodable} 2",
 	})

@@ -15,8 +15,12 @@
 //
 // It promises:
 //   - What happened to one conversation is handed off in order, each message by
-//     itself. Within a batch small conversations go before large ones, so that
-//     a large group delays nobody.
+//     itself. Within a batch small conversations go before large ones, and what
+//     costs more than LaneCost leaves the way of the others altogether: a large
+//     or busy group delays nobody but itself and its like.
+//   - A conversation with many members is a crowd: its messages are handed off
+//     once, whatever their number. It becomes one above CrowdAbove and ceases to
+//     be one below CrowdBelow; in between it stays what it is, over restarts.
 //   - A replay is dropped: how far a conversation was handed off is noted
 //     after the hand-off and before the offset is durable, in memory and by
 //     Marks. What was handed off and not yet noted when a process died is
@@ -27,6 +31,8 @@
 //     that is ahead of the record in hand answers the same for its messages.
 //   - A closed member is never told a seq beyond its window, not even as the
 //     conversation's maximum.
+//   - What waits is bounded. A conversation that is busier than it can be handed
+//     off loses live pushes, not messages: its members are told to pull.
 //
 // An error ends Handle, and the runner hands the same records in again; what
 // was handed off by then is not handed off again by the same stage. A record
@@ -34,7 +40,8 @@
 // it to the dead letters.
 //
 // A Pusher is safe for concurrent use. A Stage is one claim of one partition,
-// for one goroutine.
+// for one goroutine; it has one more of its own, which Close ends. DESIGN.md
+// has the reasons.
 package topush
 
 import (
@@ -72,22 +79,25 @@ func (p *Pusher) Stage(partition int32) (*Stage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("topush: cache: %w", err)
 	}
-	return &Stage{
-		cfg: &p.cfg, metrics: p.metrics, rosters: r,
-		unraised: make(map[watermark.ConversationID]Mark),
-	}, nil
+	w := &worker{cfg: &p.cfg, metrics: p.metrics, unraised: make(map[watermark.ConversationID]Mark)}
+	return &Stage{worker: w, rosters: r, lane: newLane(&p.cfg, p.metrics)}, nil
+}
+
+// worker hands off and notes it. A stage has two: its own, and its lane's.
+type worker struct {
+	cfg     *Config
+	metrics *metrics
+	// unraised are marks of what was handed off that Marks has not taken.
+	unraised map[watermark.ConversationID]Mark
 }
 
 // Stage is one claim of one partition.
 type Stage struct {
-	cfg     *Config
-	metrics *metrics
+	*worker
 	rosters *rosters
+	lane    *lane
 	gauged  int // what this stage adds to the gauge of cached members
-
-	// unraised are marks of what was handed off that Marks has not taken.
-	unraised map[watermark.ConversationID]Mark
-	durable  int64
+	next    int64
 }
 
 // lot is the part of a batch that is one conversation's.
@@ -98,38 +108,53 @@ type lot struct {
 
 type timed struct {
 	watermark.Record
-	old bool
+	old  bool
+	log  string
+	size int // bytes
 }
 
-// Handle hands off one batch of records, ascending by offset, and gives the
-// offset below which everything is handed off and noted. After an error the
-// same records must be handed in again.
+// Handle hands off one batch of records, ascending by offset, save what goes to
+// the lane, and gives the offset below which everything is handed off and noted.
+// After an error the same records must be handed in again.
 func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int64, err error) {
 	if len(records) == 0 {
-		return s.durable, nil
+		return s.durable()
 	}
 	lots, err := s.sort(ctx, records)
 	if err != nil {
-		return s.durable, err
+		return s.done(err)
 	}
 	defer s.gauge()
 	for chunk := range slices.Chunk(lots, maxLoads) {
 		if err := s.handOff(ctx, chunk); err != nil {
-			return s.durable, err
+			return s.done(err)
 		}
 	}
 	if err := s.raise(ctx); err != nil {
-		return s.durable, err
+		return s.done(err)
 	}
-	s.durable = records[len(records)-1].Offset + 1
-	return s.durable, nil
+	s.next = records[len(records)-1].Offset + 1
+	return s.durable()
 }
 
-// Flush has nothing to do: Handle leaves nothing behind.
-func (s *Stage) Flush(context.Context) (durable int64, err error) { return s.durable, nil }
+func (s *Stage) done(err error) (int64, error) {
+	durable, _ := s.durable()
+	return durable, err
+}
 
-// Close takes the cache out of the gauge.
+// durable gives the offset below which nothing waits.
+func (s *Stage) durable() (int64, error) {
+	lowest, err := s.lane.lowest()
+	return min(s.next, lowest), err
+}
+
+// Flush tells how far the lane has come. It does not wait for it: what a lane
+// has not handed off when the claim ends is read again by the next owner.
+func (s *Stage) Flush(context.Context) (durable int64, err error) { return s.durable() }
+
+// Close ends the lane, and takes the cache out of the gauge.
 func (s *Stage) Close() error {
+	s.lane.close()
 	s.rosters.lru.Purge()
 	s.rosters.members = 0
 	s.gauge()
@@ -157,14 +182,19 @@ func (s *Stage) sort(ctx context.Context, records []wire.Record) ([]*lot, error)
 			at[rec.Conversation] = l
 			lots = append(lots, l)
 		}
-		l.records = append(l.records, timed{rec, now.Sub(r.Time) > s.cfg.MaxAge})
+		l.records = append(l.records, timed{rec, now.Sub(r.Time) > s.cfg.MaxAge, r.TopicID, len(r.Value)})
 	}
 	return lots, nil
 }
 
-// handOff delivers lots of at most maxLoads conversations, small ones first.
+// handOff delivers lots of at most maxLoads conversations, small ones first, or
+// gives them to the lane.
 func (s *Stage) handOff(ctx context.Context, lots []*lot) error {
 	defer s.rosters.trim()
+	back, lots, waiting := s.lane.sort(lots)
+	for _, r := range back {
+		s.rosters.add(r.state.ID, r)
+	}
 	var missing []watermark.ConversationID
 	for _, l := range lots {
 		if _, ok := s.rosters.lru.Get(l.id); !ok {
@@ -174,26 +204,59 @@ func (s *Stage) handOff(ctx context.Context, lots []*lot) error {
 	if err := s.load(ctx, missing); err != nil {
 		return err
 	}
-	size := func(l *lot) int {
+	at := make(map[*lot]*roster, len(lots))
+	rs := make([]*roster, len(lots))
+	for i, l := range lots {
 		r, _ := s.rosters.lru.Peek(l.id)
-		return r.weight
+		at[l], rs[i] = r, r
 	}
-	slices.SortStableFunc(lots, func(a, b *lot) int { return cmp.Compare(size(a), size(b)) })
-	h := newHand(s)
+	if err := s.standing(ctx, rs...); err != nil {
+		return err
+	}
+	slices.SortStableFunc(lots, func(a, b *lot) int { return cmp.Compare(at[a].weight, at[b].weight) })
+	h := newHand(s.worker)
+	var heavy []*lot
 	for _, l := range lots {
-		r, _ := s.rosters.lru.Peek(l.id)
-		for i := range l.records {
-			if err := h.record(ctx, r, &l.records[i]); err != nil {
-				return err
-			}
+		r := at[l]
+		if s.unsettled(r) || l.cost(r) > s.cfg.LaneCost {
+			heavy = append(heavy, l)
+			continue
+		}
+		if err := h.lot(ctx, r, l); err != nil {
+			return err
 		}
 		s.rosters.weigh(r)
 	}
-	return h.flush(ctx)
+	if err := h.flush(ctx); err != nil {
+		return err
+	}
+	for _, l := range heavy {
+		s.rosters.take(at[l])
+	}
+	s.lane.take(ctx, heavy, at, waiting)
+	return nil
+}
+
+// cost is about how many publications it takes to hand l off.
+func (l *lot) cost(r *roster) int {
+	n := 0
+	for i := range l.records {
+		for _, e := range l.records[i].Events {
+			switch e := e.(type) {
+			case watermark.MessagesSequenced:
+				n += len(e.Messages) * r.spread()
+			case watermark.WindowChanged, watermark.ReadAdvanced:
+				n++
+			default:
+				n += len(r.state.Members)
+			}
+		}
+	}
+	return n
 }
 
 // raise notes what was handed off.
-func (s *Stage) raise(ctx context.Context) error {
+func (s *worker) raise(ctx context.Context) error {
 	if len(s.unraised) == 0 {
 		return nil
 	}

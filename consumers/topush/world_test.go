@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,10 +31,14 @@ const (
 // world is what outlives a worker: the log, the truth, the marks, and what was
 // handed off.
 type world struct {
+	mu    sync.Mutex // a stage has a goroutine of its own
 	log   []wire.Record
 	base  map[watermark.ConversationID][]watermark.Member // members from before the log
 	marks map[watermark.ConversationID]topush.Mark
 	got   []topush.Delivery
+
+	lists    map[watermark.UserID][]watermark.ConversationID
+	standing map[watermark.ConversationID]time.Duration
 
 	loads   []watermark.ConversationID
 	journal []string
@@ -46,17 +52,23 @@ func newWorld() *world {
 	return &world{
 		base:  make(map[watermark.ConversationID][]watermark.Member),
 		marks: make(map[watermark.ConversationID]topush.Mark),
+		lists: make(map[watermark.UserID][]watermark.ConversationID), standing: make(map[watermark.ConversationID]time.Duration),
 	}
 }
 
 func (w *world) step(op string, n int, do func(n int)) error {
+	w.mu.Lock()
 	w.journal = append(w.journal, op)
 	w.calls++
-	if w.onCall != nil {
-		if err := w.onCall(op); err != nil {
+	hook := w.onCall
+	w.mu.Unlock()
+	if hook != nil {
+		if err := hook(op); err != nil {
 			return err
 		}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.calls != w.failAt {
 		do(n)
 		return nil
@@ -85,6 +97,11 @@ func (w *world) stage(t testing.TB, change func(*topush.Config)) *topush.Stage {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return s
 }
 
@@ -159,8 +176,58 @@ func (w *world) Deliver(_ context.Context, ds []topush.Delivery) error {
 	return w.step("deliver", len(ds), func(n int) { w.got = append(w.got, ds[:n]...) })
 }
 
+// Enlist implements topush.Crowds.
+func (w *world) Enlist(_ context.Context, conv watermark.ConversationID, users []watermark.UserID, _ time.Duration) error {
+	return w.step("enlist", len(users), func(n int) {
+		for _, u := range users[:n] {
+			if !slices.Contains(w.lists[u], conv) {
+				w.lists[u] = append(w.lists[u], conv)
+			}
+		}
+	})
+}
+
+// Delist implements topush.Crowds.
+func (w *world) Delist(_ context.Context, conv watermark.ConversationID, users []watermark.UserID) error {
+	return w.step("delist", len(users), func(n int) {
+		for _, u := range users[:n] {
+			w.lists[u] = slices.DeleteFunc(w.lists[u], func(c watermark.ConversationID) bool { return c == conv })
+		}
+	})
+}
+
+// StandCrowd implements topush.Crowds.
+func (w *world) StandCrowd(_ context.Context, conv watermark.ConversationID, ttl time.Duration) error {
+	return w.step("stand", 1, func(n int) {
+		if n > 0 {
+			w.standing[conv] = ttl
+		}
+	})
+}
+
+// FallCrowd implements topush.Crowds.
+func (w *world) FallCrowd(_ context.Context, conv watermark.ConversationID) error {
+	return w.step("fall", 1, func(n int) {
+		if n > 0 {
+			delete(w.standing, conv)
+		}
+	})
+}
+
+// StandingCrowds implements topush.Crowds.
+func (w *world) StandingCrowds(_ context.Context, convs []watermark.ConversationID) ([]time.Duration, error) {
+	out := make([]time.Duration, len(convs))
+	return out, w.step("standing", len(convs), func(int) {
+		for i, c := range convs {
+			out[i] = w.standing[c]
+		}
+	})
+}
+
 // told gives the deliveries in one line each.
 func (w *world) told() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	var out []string
 	for _, d := range w.got {
 		users := make([]string, len(d.Users))
@@ -168,6 +235,16 @@ func (w *world) told() []string {
 			users[i] = string(u)
 		}
 		line := fmt.Sprintf("%s > %s max %d", what(d.Event), strings.Join(users, ","), d.Max)
+		switch d.Reach {
+		case topush.ToCrowd:
+			line = fmt.Sprintf("%s > crowd at %d max %d", what(d.Event), d.Place.Changed, d.Max)
+		case topush.Change:
+			line = fmt.Sprintf("change %s at %d after %d", what(d.Event), d.Place.Changed, d.Place.Before)
+		case topush.Seat:
+			line = fmt.Sprintf("seat %s", strings.Join(users, ","))
+		case topush.Dissolve:
+			line = "dissolve"
+		}
 		if d.ExceptDevice != "" {
 			line += fmt.Sprintf(" not %s/%s", d.ExceptUser, d.ExceptDevice)
 		}
@@ -193,7 +270,7 @@ func what(e watermark.Event) string {
 	case watermark.Repaired:
 		return fmt.Sprintf("repaired %d from %d", e.Number, e.From)
 	}
-	return ""
+	return "hint"
 }
 
 func equal(t testing.TB, what string, got, want any) {
@@ -206,6 +283,10 @@ func equal(t testing.TB, what string, got, want any) {
 func handle(t testing.TB, s *topush.Stage, records []wire.Record) int64 {
 	t.Helper()
 	durable, err := s.Handle(t.Context(), records)
+	for until := time.Now().Add(time.Minute); err == nil && durable <= records[len(records)-1].Offset && time.Now().Before(until); {
+		runtime.Gosched()
+		durable, err = s.Flush(t.Context())
+	}
 	if err != nil {
 		t.Fatalf("Handle: %v", err)
 	}

@@ -122,6 +122,8 @@ type ToMongo struct {
 type ToPush struct {
 	MaxAge       time.Duration `koanf:"max_age" doc:"Messages older than this are not pushed live; clients pull them."`
 	CacheMembers int           `koanf:"cache_members" doc:"Members of conversations that one partition keeps in memory."`
+	CrowdAbove   int           `koanf:"crowd_above" doc:"A group with more members is pushed to once, for all who are connected, and not to each member."`
+	CrowdBelow   int           `koanf:"crowd_below" doc:"With fewer members it is pushed to each member again. At most crowd_above."`
 }
 
 // Sync configures the query service.
@@ -138,11 +140,14 @@ type Sync struct {
 
 // Gateway configures live connections.
 type Gateway struct {
-	Listen          string    `koanf:"listen" doc:"Address of WebSocket and SSE. Loopback only, unless callers are authenticated (auth)."`
-	QueueBytes      int       `koanf:"queue_bytes" doc:"What may wait for one slow connection before it is closed."`
-	Redis           bool      `koanf:"redis" doc:"Share events between processes through Redis. Needed when the push worker runs elsewhere."`
-	UserConnections int       `koanf:"user_connections" doc:"Connections of one user to this process. 0: no limit."`
-	TLS             ServerTLS `koanf:"tls"`
+	Listen          string        `koanf:"listen" doc:"Address of WebSocket and SSE. Loopback only, unless callers are authenticated (auth)."`
+	QueueBytes      int           `koanf:"queue_bytes" doc:"What may wait for one slow connection before it is closed."`
+	Redis           bool          `koanf:"redis" doc:"Share events between processes through Redis. Needed when the push worker runs elsewhere."`
+	UserConnections int           `koanf:"user_connections" doc:"Connections of one user to this process. 0: no limit."`
+	Origins         []string      `koanf:"origins" doc:"Origins of web pages that may connect, as https://chat.example.com; * for all. Pages of the gateway's own host always may."`
+	Drain           time.Duration `koanf:"drain" doc:"Over how long connections are told to go elsewhere when the process stops. Below shutdown.timeout."`
+	TransientRate   int           `koanf:"transient_rate" doc:"Typing and other transient events that a connection may send in a second; twice as many at once."`
+	TLS             ServerTLS     `koanf:"tls"`
 }
 
 // Lag configures the role that shows how far behind the workers are.
@@ -210,9 +215,9 @@ func Default() Config {
 		ToRedis:   ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000, MaxTail: 1_000_000},
 		ToMongo:   ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
 		ToOffline: defaultToOffline(),
-		ToPush:    ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000},
+		ToPush:    ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000, CrowdAbove: 256, CrowdBelow: 192},
 		Sync:      Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second, Reflection: true},
-		Gateway:   Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true, UserConnections: 100},
+		Gateway:   Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true, UserConnections: 100, Drain: 5 * time.Second, TransientRate: 5},
 		Auth:      Auth{Refresh: 15 * time.Minute, Leeway: 30 * time.Second, ScopeClaim: "scope", AdminScope: "tidemark:admin"},
 		Audit:     Audit{Rate: 2000, Patience: time.Minute},
 		Lag:       Lag{Every: 10 * time.Second},
@@ -292,12 +297,20 @@ func (c *Config) Validate() error {
 	positive("tomongo.flush_interval", int64(c.ToMongo.FlushInterval))
 	positive("topush.max_age", int64(c.ToPush.MaxAge))
 	positive("topush.cache_members", int64(c.ToPush.CacheMembers))
+	positive("topush.crowd_above", int64(c.ToPush.CrowdAbove))
+	if c.ToPush.CrowdBelow < 1 || c.ToPush.CrowdBelow > c.ToPush.CrowdAbove {
+		bad("topush.crowd_below", "must be within 1..%d (crowd_above), is %d", c.ToPush.CrowdAbove, c.ToPush.CrowdBelow)
+	}
 	positive("audit.rate", int64(c.Audit.Rate))
 	positive("audit.patience", int64(c.Audit.Patience))
 	positive("lag.every", int64(c.Lag.Every))
 	positive("sync.page_bytes", int64(c.Sync.PageBytes))
 	positive("sync.answer_timeout", int64(c.Sync.AnswerTimeout))
 	positive("gateway.queue_bytes", int64(c.Gateway.QueueBytes))
+	positive("gateway.transient_rate", int64(c.Gateway.TransientRate))
+	if c.Gateway.Drain <= 0 || c.Gateway.Drain >= c.Shutdown.Timeout {
+		bad("gateway.drain", "must be above 0 and below shutdown.timeout (%s), is %s", c.Shutdown.Timeout, c.Gateway.Drain)
+	}
 	positive("shutdown.timeout", int64(c.Shutdown.Timeout))
 	if c.Limits.MaxBody < 1 || c.Limits.MaxBody > 1<<20 {
 		bad("limits.max_body", "must be within 1..1048576, is %d", c.Limits.MaxBody)

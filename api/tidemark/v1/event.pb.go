@@ -708,7 +708,7 @@ func (x *PolicyChanged) GetPolicy() UnreadPolicy {
 }
 
 // PushEvent is what the gateway delivers to a connected device. One without a
-// kind says only that there is more, up to max_seq.
+// kind says only that there is more, up to max_seq; 0: perhaps.
 type PushEvent struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Conversation string                 `protobuf:"bytes,1,opt,name=conversation,proto3" json:"conversation,omitempty"`

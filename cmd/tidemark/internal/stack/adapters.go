@@ -12,8 +12,6 @@ import (
 
 	"github.com/tidemark-im/tidemark/api/convert"
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
-	"github.com/tidemark-im/tidemark/consumers/topush"
-	"github.com/tidemark-im/tidemark/gateway"
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/pipeline"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
@@ -70,19 +68,6 @@ func (a appender) append(ctx context.Context, out wire.Out, topic string, err er
 	}
 	out.Topic = topic
 	return a.producer.Append(ctx, []wire.Out{out})
-}
-
-// deliverer turns what toPush decided into what devices read.
-type deliverer struct{ gateway *gateway.Gateway }
-
-func (d deliverer) Deliver(ctx context.Context, deliveries []topush.Delivery) error {
-	out := make([]gateway.Delivery, 0, len(deliveries))
-	for _, x := range deliveries {
-		event := convert.PushEvent(x.Conversation, x.Event)
-		event.MaxSeq, event.RepairNumber, event.RepairFrom = int64(x.Max), x.Repair.Number, int64(x.Repair.From)
-		out = append(out, gateway.Delivery{Users: x.Users, Event: event, ExceptUser: x.ExceptUser, ExceptDevice: x.ExceptDevice})
-	}
-	return d.gateway.Deliver(ctx, out)
 }
 
 func kafkaConfig(cfg Config) (pipeline.Config, error) {

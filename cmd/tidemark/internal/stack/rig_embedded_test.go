@@ -63,3 +63,6 @@ func (r *rig) historyLock() (lock func() (unlock func())) {
 		})
 	}
 }
+
+// gatewayClients is how many devices see a gateway die.
+const gatewayClients = 200

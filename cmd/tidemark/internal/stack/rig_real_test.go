@@ -243,3 +243,6 @@ func (r *rig) flush() {
 		r.t.Fatal(err)
 	}
 }
+
+// gatewayClients is how many devices see a gateway die.
+const gatewayClients = 1000

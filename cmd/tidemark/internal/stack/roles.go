@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -92,6 +93,10 @@ func (s *Stack) toMongoPart() (*part, error) {
 	return s.groupPart(ToMongo, topics.Sequenced, s.cfg.ToMongo.MaxBatch, s.cfg.ToMongo.FlushInterval, func(p int32) (pipeline.Stage, error) { return proj.Stage(p) })
 }
 
+// laneEvery is how soon it is committed what the lanes of toPush have handed
+// off when nothing else comes.
+const laneEvery = 250 * time.Millisecond
+
 func (s *Stack) toPushPart() (*part, error) {
 	offline, err := s.offline()
 	if err != nil {
@@ -100,12 +105,13 @@ func (s *Stack) toPushPart() (*part, error) {
 	push, err := topush.New(topush.Config{
 		Truth: s.truth, Marks: s.hot, Deliverer: deliverer{s.gateway}, Offline: offline, OfflineMembers: s.cfg.ToOffline.MentionOnlyAbove,
 		CacheMembers: s.cfg.ToPush.CacheMembers, MaxAge: s.cfg.ToPush.MaxAge,
+		Crowds: s.hot, CrowdAbove: s.cfg.ToPush.CrowdAbove, CrowdBelow: s.cfg.ToPush.CrowdBelow,
 		Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return s.groupPart(ToPush, s.kafka.Topics().Sequenced, 0, 0, func(p int32) (pipeline.Stage, error) { return push.Stage(p) })
+	return s.groupPart(ToPush, s.kafka.Topics().Sequenced, 0, laneEvery, func(p int32) (pipeline.Stage, error) { return push.Stage(p) })
 }
 
 func (s *Stack) groupPart(r Role, topic string, maxBatch int, flushEvery time.Duration, stage func(int32) (pipeline.Stage, error)) (*part, error) {
@@ -144,16 +150,20 @@ func (s *Stack) syncPart() (*part, error) {
 
 func (s *Stack) gatewayPart() *part {
 	return newPart(string(Gateway), func(ctx context.Context) error {
-		node, stop := context.WithCancel(context.WithoutCancel(ctx))
+		// Connections are told to go elsewhere, one after the other, before the port
+		// closes.
+		port, shut := context.WithCancel(context.WithoutCancel(ctx))
+		defer shut()
 		ended := make(chan error, 1)
-		go func() { ended <- s.gateway.Run(node) }()
-		// Connections are told to go elsewhere before the port closes.
-		go func() { <-ctx.Done(); stop() }()
-		err := telemetry.Serve(ctx, s.gatewayListener, s.gateway.Handler(), time.Second)
+		node, stop := context.WithCancel(ctx)
+		defer stop()
+		go func() {
+			err := s.gateway.Run(node)
+			shut()
+			ended <- err
+		}()
+		err := telemetry.Serve(port, s.gatewayListener, s.gateway.Handler(), time.Second)
 		stop()
-		if gerr := <-ended; err == nil {
-			err = gerr
-		}
-		return err
+		return errors.Join(err, <-ended)
 	})
 }

@@ -254,7 +254,10 @@ func (s *Stack) openGateway(context.Context) (err error) {
 	// The library keeps its own names; a registry of its own would hide them.
 	cfg := gateway.Config{
 		Authenticate: s.devices(), Prefix: s.cfg.Redis.Prefix + "tidemark",
-		QueueBytes: s.cfg.Gateway.QueueBytes, UserConnections: s.cfg.Gateway.UserConnections, Logger: s.cfg.Logger, Registry: s.cfg.Registry,
+		Admin: s.admins(), Members: members{s.truth}, Crowds: s.hot, Presence: s.hot,
+		QueueBytes: s.cfg.Gateway.QueueBytes, UserConnections: s.cfg.Gateway.UserConnections,
+		Origins: s.cfg.Gateway.Origins, Drain: s.cfg.Gateway.Drain, TransientRate: s.cfg.Gateway.TransientRate,
+		Logger: s.cfg.Logger, Registry: s.cfg.Registry,
 	}
 	if s.cfg.Gateway.Redis {
 		r := s.cfg.Redis

@@ -195,7 +195,7 @@ func DropTopics(ctx context.Context, k pipeline.Config) error {
 	req.TimeoutMillis = 10_000
 	for _, name := range []string{k.Topics().ToRedis, k.Topics().Sequenced, k.Topics().DeadLetter} {
 		t := kmsg.NewDeleteTopicsRequestTopic()
-		t.Topic = kmsg.StringPtr(name)
+		t.Topic = new(name)
 		req.Topics, req.TopicNames = append(req.Topics, t), append(req.TopicNames, name)
 	}
 	_, err = req.RequestWith(ctx, client)

@@ -45,6 +45,7 @@ var arrows = map[string][]string{
 	"internal/certs":          {},
 	"internal/telemetry":      {},
 	"internal/latency":        {},
+	"internal/tracing":        {},
 	"internal/devcluster":     {},
 	"internal/mutate":         {},
 	// The judge of a chaos run knows nothing of what it judges.
@@ -65,6 +66,7 @@ var homes = map[string][]string{
 	"connectrpc.com/connect":                                  {"syncapi", "client", "api/tidemark/v1/tidemarkv1connect", "cmd/tidemark", "gateway"},
 	"connectrpc.com/grpchealth":                               {"syncapi"},
 	"connectrpc.com/grpcreflect":                              {"syncapi"},
+	"connectrpc.com/cors":                                     {"syncapi"},
 	"github.com/centrifugal/centrifuge":                       {"gateway"},
 	"github.com/centrifugal/centrifuge-go":                    {"client"},
 	"github.com/failsafe-go/failsafe-go/circuitbreaker":       {"consumers/tooffline"},
@@ -75,6 +77,8 @@ var homes = map[string][]string{
 	"github.com/knadh/koanf/v2":                               {"internal/config"},
 	"github.com/spf13/cobra":                                  {"cmd/tidemark"},
 	"github.com/prometheus/client_golang/prometheus/promhttp": {"internal/telemetry"},
+	"go.opentelemetry.io/otel/sdk":                            {"internal/tracing"},
+	"go.opentelemetry.io/otel/exporters":                      {"internal/tracing"},
 }
 
 type goPackage struct {

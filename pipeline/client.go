@@ -13,6 +13,7 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 )
 
 const (
@@ -54,6 +55,9 @@ type Config struct {
 	Logger *slog.Logger
 	// Registerer takes the metrics. Nil: they are kept and not shown.
 	Registerer prometheus.Registerer
+	// Tracer begins a span for each traced record that a group handles. Nil:
+	// none does; what callers of Append trace is passed on all the same.
+	Tracer trace.Tracer
 }
 
 // SASL are the credentials for a broker.

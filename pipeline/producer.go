@@ -85,7 +85,7 @@ func (p *Producer) Append(ctx context.Context, outs []wire.Out) error {
 	if len(outs) == 0 {
 		return nil
 	}
-	outs, err := p.checked(outs)
+	outs, err := p.checked(ctx, outs)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (p *Producer) Append(ctx context.Context, outs []wire.Out) error {
 
 // checked gives outs with their topics. It finds the records that exceed
 // MaxRecordBytes, before anything is sent.
-func (p *Producer) checked(outs []wire.Out) ([]wire.Out, error) {
+func (p *Producer) checked(ctx context.Context, outs []wire.Out) ([]wire.Out, error) {
 	outs = slices.Clone(outs)
 	var errs []error
 	for i := range outs {
@@ -129,6 +129,7 @@ func (p *Producer) checked(outs []wire.Out) ([]wire.Out, error) {
 		if o.Topic == p.cfg.Topics().DeadLetter {
 			limit += deadLetterExtra
 		}
+		inject(ctx, o, limit)
 		if size := sizeOf(o); size > limit {
 			errs = append(errs, reject(i, o, ReasonTooLarge, fmt.Errorf("record has %d bytes, at most %d are allowed", size, limit)))
 		}

@@ -94,7 +94,11 @@ func (r *runner) feed(alive, work context.Context) error {
 			return nil
 		}
 		if first != nil {
-			if err := r.handle(alive, work, r.take(first)); err != nil {
+			batch := r.take(first)
+			end := r.traced(batch)
+			err := r.handle(alive, work, batch)
+			end(err)
+			if err != nil {
 				return unlessReleased(err)
 			}
 		}
@@ -280,7 +284,11 @@ func (r *runner) setAside(alive, work context.Context, d wire.DeadLetter) error 
 	if err != nil {
 		return fatal(fmt.Errorf("dead letter of offset %d: %w", d.Record.Offset, err))
 	}
-	r.log.Error("record set aside", "offset", d.Record.Offset, "key", string(d.Record.Key), "reason", d.Reason, "cause", d.Cause)
+	log := r.log
+	if traces := wire.TracesOf(&d.Record); len(traces) > 0 {
+		log = log.With("trace_id", traces[0].TraceID())
+	}
+	log.Error("record set aside", "offset", d.Record.Offset, "key", string(d.Record.Key), "reason", d.Reason, "cause", d.Cause)
 	r.aside = append(r.aside, gone{offset: d.Record.Offset, after: r.next})
 	r.next = max(r.next, d.Record.Offset+1)
 	return r.settled(r.durable)

@@ -304,6 +304,46 @@ func TestNobodySendsUnseen(t *testing.T) {
 	}
 }
 
+// Who is kicked before it heard that its message stands, and sends it again, is
+// told so, warm and cold alike. Nothing else of it gets through.
+func TestAResendAfterTheKickIsAnswered(t *testing.T) {
+	w := community(t)
+	w.settle(group, "L", 0, 0)
+	l := as(t, serve(t, newService(t, w, withTokens)), "user:L")
+	send := func(id, text string, wait bool) (*v1.SendResponse, error) {
+		return l.Send(t.Context(), &v1.SendRequest{WaitForSeq: wait, Message: &v1.SendMessage{
+			Conversation: string(group), ClientMessageId: id, Body: &v1.SendMessage_Text{Text: text},
+		}})
+	}
+	first, err := send("x", "t", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.settle(group, "L", 0, seq(first.Seq))
+	w.say(t, group, "B", 3)
+	appends := w.count("AppendSend")
+	for _, state := range []string{"warm", "cold"} {
+		if res, err := send("x", "t", true); err != nil || res.Seq != first.Seq || !res.Duplicate || res.ClientMessageId != "x" {
+			t.Errorf("%s: %v, %v; want seq %d", state, res, err, first.Seq)
+		}
+		if res, err := send("x", "t", false); err != nil || res.Seq != 0 || res.ClientMessageId != "x" {
+			t.Errorf("%s, not waiting: %v, %v", state, res, err)
+		}
+		for what, of := range map[string][2]string{"another": {"y", "t"}, "other content": {"x", "u"}, "no id": {"", "t"}} {
+			if _, err := send(of[0], of[1], true); connect.CodeOf(err) != connect.CodePermissionDenied {
+				t.Errorf("%s, %s: %v", state, what, err)
+			}
+		}
+		w.flush()
+	}
+	if n := w.count("AppendSend"); n != appends {
+		t.Errorf("%d appends", n-appends)
+	}
+	w.set(func() { w.truthDown = true })
+	_, err = send("x", "t", true)
+	wantUnavailable(t, "resend", err)
+}
+
 func TestWhoIsNamedByTheTokenNeedsNoName(t *testing.T) {
 	w := community(t)
 	url := serve(t, newService(t, w, withTokens))

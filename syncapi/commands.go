@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidemark-im/tidemark/api/convert"
 	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -26,7 +27,7 @@ func (s *Service) Send(ctx context.Context, req *v1.SendRequest) (*v1.SendRespon
 		return nil, inField("message", err)
 	}
 	if err := s.maySend(ctx, conv, m.Sender); err != nil {
-		return nil, err
+		return s.sentBefore(ctx, req, conv, &m, err)
 	}
 	message := req.GetMessage()
 	if m.ClientID == "" {
@@ -48,6 +49,32 @@ func (s *Service) Send(ctx context.Context, req *v1.SendRequest) (*v1.SendRespon
 		return nil, unavailable(reasonSeqUnknown, again)
 	}
 	res.Seq, res.Duplicate = int64(a.Seq), a.Verdict == watermark.Resent
+	return res, nil
+}
+
+// sentBefore answers a sender whose window is closed by now: a message that
+// stands was sent again because its answer was lost, and is answered as the owner
+// would, who finds it before it asks for the window. All others are refused. A
+// closed window is only told of when all that was decided before it is in the log,
+// so what is not there was refused, or is another message.
+func (s *Service) sentBefore(ctx context.Context, req *v1.SendRequest, conv watermark.ConversationID, m *watermark.Message, refused error) (*v1.SendResponse, error) {
+	if m.ClientID == "" || fault.ReasonOf(refused) != watermark.ReasonNotMember {
+		return nil, refused
+	}
+	within, cancel := context.WithTimeout(ctx, s.cfg.LoadTimeout)
+	defer cancel()
+	states, err := s.cfg.Truth.Load(within, []watermark.Want{{Conversation: conv, Users: []watermark.UserID{m.Sender}, Sent: true}})
+	if err != nil {
+		return nil, err
+	}
+	stands, ok := states[0].Sent[watermark.SentKey{Sender: m.Sender, ClientID: m.ClientID}]
+	if !ok || stands.Hash != m.Hash {
+		return nil, refused
+	}
+	res := &v1.SendResponse{ClientMessageId: m.ClientID}
+	if req.GetWaitForSeq() {
+		res.Seq, res.Duplicate = int64(stands.Seq), true
+	}
 	return res, nil
 }
 

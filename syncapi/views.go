@@ -25,6 +25,13 @@ type sight struct {
 // either, and users who ask for what is not theirs fill nothing.
 func (s *sight) hidden() bool { return s.closed && !s.Member.Known() }
 
+// blank tells that Redis believes in a conversation and has nothing of it: what
+// came may have been refused, or the user may be a stranger to a group of which
+// only the members stand. Whether it is there the truth says, as of a cold one.
+func (s *sight) blank() bool {
+	return s.Temperature == watermark.Warm && s.Max == 0 && s.Min == 0 && !s.Member.Known()
+}
+
 // edges gives the first and last seq that can be seen, first = last + 1 where
 // there is none. A member whose window is closed learns nothing of how far the
 // conversation went on.
@@ -87,7 +94,7 @@ func (s *Service) lookFor(ctx context.Context, user watermark.UserID, convs []wa
 		v.Member.User = user
 		out[ask.Conversation] = v
 		s.metrics.views.WithLabelValues(temperatureWord(v.Temperature)).Inc()
-		if lacks(v) || v.hidden() {
+		if lacks(v) || v.hidden() || v.blank() {
 			missing = append(missing, v)
 		}
 	}
@@ -233,7 +240,7 @@ func (s *Service) admit(v *sight) {
 	switch {
 	case v.err != nil:
 		return
-	case v.Temperature == watermark.Cold && !v.Exists(), v.hidden():
+	case !v.Exists() && !v.Member.Known(), v.hidden():
 		v.err = errUnknown(v.ID)
 		return
 	}

@@ -496,6 +496,9 @@ func (f fakeTruth) Load(_ context.Context, wants []watermark.Want) ([]*watermark
 	for i, w := range wants {
 		if t := f.convs[w.Conversation]; t != nil {
 			out[i] = t.stateLocked()
+			if w.Sent {
+				out[i].Sent = maps.Clone(t.ids)
+			}
 		} else {
 			out[i] = watermark.NewState(w.Conversation)
 		}

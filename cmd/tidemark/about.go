@@ -51,7 +51,7 @@ fault when the configuration is wrong.`,
 			return nil
 		},
 	}
-	cmd.AddCommand(&cobra.Command{
+	cmd.AddCommand(newConfigCheckCmd(a), &cobra.Command{
 		Use:     "keys",
 		Short:   "List every setting with its environment variable and default",
 		Example: "  tidemark config keys | grep kafka",

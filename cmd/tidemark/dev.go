@@ -67,7 +67,7 @@ func (a *app) dev(ctx context.Context, f devFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	logger, err := telemetry.NewLogger(a.errOut, cfg.Log.Level, cfg.Log.Format)
+	logger, level, err := telemetry.NewLeveled(a.errOut, cfg.Log.Level, cfg.Log.Format)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (a *app) dev(ctx context.Context, f devFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, emb.Cluster.Close()) }()
-	svc, err := openService(ctx, emb.Config, append(stack.RolesFor(emb.Config), stack.Lag), logger)
+	svc, err := openService(ctx, emb.Config, append(stack.RolesFor(emb.Config), stack.Lag), logger, level)
 	if err != nil {
 		return interrupted(ctx, err)
 	}

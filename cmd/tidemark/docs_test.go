@@ -10,7 +10,7 @@ import (
 // Every command line of the pages is one that the program takes.
 func TestDocumentedCommandLines(t *testing.T) {
 	lines := 0
-	for _, page := range []string{"history.md", "dead-letters.md", "import.md"} {
+	for _, page := range []string{"history.md", "dead-letters.md", "import.md", "runbook.md", "tracing.md"} {
 		text, err := os.ReadFile("../../docs/" + page)
 		if err != nil {
 			t.Fatal(err)

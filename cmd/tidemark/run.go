@@ -52,7 +52,7 @@ Roles:
 			if err != nil {
 				return err
 			}
-			logger, err := telemetry.NewLogger(a.errOut, cfg.Log.Level, cfg.Log.Format)
+			logger, level, err := telemetry.NewLeveled(a.errOut, cfg.Log.Level, cfg.Log.Format)
 			if err != nil {
 				return err
 			}
@@ -60,7 +60,7 @@ Roles:
 			for i, r := range args {
 				roles[i] = stack.Role(r)
 			}
-			svc, err := openService(cmd.Context(), cfg, roles, logger)
+			svc, err := openService(cmd.Context(), cfg, roles, logger, level)
 			if err != nil {
 				if err := interrupted(cmd.Context(), err); errors.Is(err, errInterrupted) {
 					return err

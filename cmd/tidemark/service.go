@@ -27,7 +27,7 @@ type service struct {
 
 // openService takes every port and connects to everything; no role runs yet. The
 // operator's port answers from the start: what is waited for must be seen.
-func openService(ctx context.Context, cfg config.Config, roles []stack.Role, logger *slog.Logger) (_ *service, err error) {
+func openService(ctx context.Context, cfg config.Config, roles []stack.Role, logger *slog.Logger, level *slog.LevelVar) (_ *service, err error) {
 	s := &service{stopAdmin: func() {}, adminEnded: make(chan struct{})}
 	registry, health := telemetry.NewRegistry(), &telemetry.Health{}
 	if cfg.Admin.Listen != "" {
@@ -35,9 +35,19 @@ func openService(ctx context.Context, cfg config.Config, roles []stack.Role, log
 		if s.admin, err = lc.Listen(ctx, "tcp", cfg.Admin.Listen); err != nil {
 			return nil, fmt.Errorf("admin.listen: %w", err)
 		}
-		s.serveAdmin(context.WithoutCancel(ctx), telemetry.AdminHandler(registry, health))
+		names := make([]string, len(roles))
+		for i, r := range roles {
+			names[i] = string(r)
+		}
+		handler, err := telemetry.AdminHandler(telemetry.AdminConfig{
+			Registry: registry, Health: health, Level: level, Version: thisBuild().String(), Roles: names, Debug: cfg.Admin.Debugs(),
+		})
+		if err != nil {
+			return nil, errors.Join(err, s.admin.Close())
+		}
+		s.serveAdmin(context.WithoutCancel(ctx), handler)
 	}
-	s.stack, err = stack.Open(ctx, stack.Config{Config: cfg, Roles: roles, Logger: logger, Registry: registry, Health: health})
+	s.stack, err = stack.Open(ctx, stack.Config{Config: cfg, Roles: roles, Logger: logger, Registry: registry, Health: health, Version: thisBuild().String()})
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}

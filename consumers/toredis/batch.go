@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -283,9 +285,10 @@ func (s *Stage) enclose(d wire.DeadLetter) (wire.Out, error) {
 // gave and never appended, and a truth without those has lost nothing.
 func (s *Stage) append(ctx context.Context, lots []*lot) error {
 	var queues [][]watermark.Record
+	var traces [][][]trace.SpanContext
 	for _, l := range lots {
 		if recs := pack(l); len(recs) > 0 {
-			queues = append(queues, recs)
+			queues, traces = append(queues, recs), append(traces, tracesOf(l, recs))
 		}
 	}
 	return s.rounds(ctx, lengths(queues), func(q, n int) (wire.Out, error) {
@@ -294,7 +297,11 @@ func (s *Stage) append(ctx context.Context, lots []*lot) error {
 		if err != nil {
 			return wire.Out{}, err
 		}
-		return wire.Out{Topic: s.cfg.Sequenced, Partition: s.partition, Key: string(rec.Conversation), Value: value}, nil
+		out := wire.Out{Topic: s.cfg.Sequenced, Partition: s.partition, Key: string(rec.Conversation), Value: value}
+		if t := traces[q][n]; wire.TracesFit(len(out.Key)+len(value)+traceRoom, len(t), s.cfg.Codec.MaxRecord) {
+			out.Headers = wire.WithTraces(nil, t...)
+		}
+		return out, nil
 	}, func(q, n int) {
 		s.metrics.appended.Inc()
 		id, high := queues[q][n].Conversation, highest(queues[q][n])
@@ -316,6 +323,39 @@ func pack(l *lot) []watermark.Record {
 		p.Add(in.Origin, out.Events(in)...)
 	}
 	return p.Records()
+}
+
+// traceRoom is left for what Kafka's driver adds to a record.
+const traceRoom = 1024
+
+// tracesOf gives the traces that each of a lot's records belongs to: those of
+// the inputs that went into it, the first few.
+func tracesOf(l *lot, recs []watermark.Record) [][]trace.SpanContext {
+	out := make([][]trace.SpanContext, len(recs))
+	next := 0
+	for i := range recs {
+		for ; next < len(l.records) && accounts(&recs[i], l.batch.Inputs[next].Origin); next++ {
+			if len(l.records[next].Headers) == 0 {
+				continue
+			}
+			for _, sc := range wire.TracesOf(&l.records[next]) {
+				if len(out[i]) < wire.MaxTraces {
+					out[i] = append(out[i], sc)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// accounts tells whether rec accounts for the input of origin.
+func accounts(rec *watermark.Record, origin watermark.Origin) bool {
+	for _, in := range rec.Inputs {
+		if in.Partition == origin.Partition {
+			return origin.Offset <= in.Offset
+		}
+	}
+	return false
 }
 
 // highest gives the highest seq of the messages in rec, 0 where it has none.
@@ -376,11 +416,24 @@ func (s *Stage) countLots(lots []*lot, refused []letter) {
 			in, out := &l.batch.Inputs[i], &l.alloc.Outcomes[i]
 			m.inputs.WithLabelValues(kindWord(in), verdictWord(out.Verdict)).Inc()
 			if in.Act == watermark.ActSend && out.Verdict == watermark.Accepted {
-				m.sequenced.Reached(in.Time, now)
+				m.sequenced.Traced(in.Time, now, traceID(&l.records[i]))
 			}
 			if out.Verdict == watermark.Refused && in.Message == nil && in.Caller != "" {
 				m.refused.WithLabelValues(reasonWord(out.Reason)).Inc()
 			}
 		}
 	}
+}
+
+// traceID gives the id of the trace that a record belongs to, if that is kept.
+func traceID(r *wire.Record) string {
+	if len(r.Headers) == 0 {
+		return ""
+	}
+	for _, sc := range wire.TracesOf(r) {
+		if sc.IsSampled() {
+			return sc.TraceID().String()
+		}
+	}
+	return ""
 }

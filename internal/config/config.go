@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +42,7 @@ type Config struct {
 	Admin     Admin     `koanf:"admin"`
 	Shutdown  Shutdown  `koanf:"shutdown"`
 	Log       Log       `koanf:"log"`
+	Tracing   Tracing   `koanf:"tracing"`
 	Limits    Limits    `koanf:"limits"`
 }
 
@@ -129,6 +131,7 @@ type Sync struct {
 	PageBytes     int           `koanf:"page_bytes" doc:"Bytes of messages in one answer of Pull."`
 	AnswerTimeout time.Duration `koanf:"answer_timeout" doc:"How long a call waits for the owner of a conversation."`
 	Reflection    bool          `koanf:"reflection" doc:"Serve gRPC reflection, to everybody who can reach the port."`
+	Origins       []string      `koanf:"origins" doc:"Origins of web pages that may call from a browser, each scheme://host[:port]; * for all. Empty: pages of the same host only."`
 	Console       Console       `koanf:"console"`
 	TLS           ServerTLS     `koanf:"tls"`
 }
@@ -155,7 +158,14 @@ type Audit struct {
 
 // Admin configures the operator's port.
 type Admin struct {
-	Listen string `koanf:"listen" doc:"Address of /metrics, /healthz and /readyz. Empty: none."`
+	Listen string `koanf:"listen" doc:"Address of /metrics, /healthz, /readyz and /status. Empty: none."`
+	Debug  string `koanf:"debug" doc:"Serve profiles (/debug/pprof/) there, and let the log's level be changed: on, off, or loopback, which is on only where admin.listen is a loopback address."`
+}
+
+// Debugs tells whether profiles are served, and the log's level may be changed.
+func (a Admin) Debugs() bool {
+	host, _, err := net.SplitHostPort(a.Listen)
+	return a.Debug == "on" || a.Debug == "loopback" && err == nil && isLoopback(host)
 }
 
 // Shutdown configures the end.
@@ -167,6 +177,12 @@ type Shutdown struct {
 type Log struct {
 	Level  string `koanf:"level" doc:"debug, info, warn or error."`
 	Format string `koanf:"format" doc:"text or json."`
+}
+
+// Tracing configures where spans go.
+type Tracing struct {
+	Endpoint string  `koanf:"endpoint" secret:"true" doc:"URL of an OTLP collector (HTTP), as http://127.0.0.1:4318. Empty: nothing is traced."`
+	Ratio    float64 `koanf:"ratio" doc:"Part of the traces that begin in Tidemark that is kept, 0 to 1. What a producer or caller traces always is."`
 }
 
 // Limits bounds what producers may send, and what callers of the query service
@@ -200,9 +216,10 @@ func Default() Config {
 		Auth:      Auth{Refresh: 15 * time.Minute, Leeway: 30 * time.Second, ScopeClaim: "scope", AdminScope: "tidemark:admin"},
 		Audit:     Audit{Rate: 2000, Patience: time.Minute},
 		Lag:       Lag{Every: 10 * time.Second},
-		Admin:     Admin{Listen: "127.0.0.1:8082"},
+		Admin:     Admin{Listen: "127.0.0.1:8082", Debug: "loopback"},
 		Shutdown:  Shutdown{Timeout: 25 * time.Second},
 		Log:       Log{Level: "info", Format: "text"},
+		Tracing:   Tracing{Ratio: 0.01},
 		Limits: Limits{
 			MaxBody: 64 << 10, MaxRequest: 4 << 20, InFlight: 10_000,
 			UserRequests: 100, UserBurst: 500, UserBytes: 8 << 20, UserBytesBurst: 64 << 20, UserInFlight: 32,
@@ -291,6 +308,13 @@ func (c *Config) Validate() error {
 	c.validateLimits(bad)
 	if c.Admin.Listen != "" {
 		addresses("admin.listen", []string{c.Admin.Listen})
+	}
+	oneOf("admin.debug", c.Admin.Debug, "on", "off", "loopback")
+	if c.Tracing.Ratio < 0 || c.Tracing.Ratio > 1 {
+		bad("tracing.ratio", "must be within 0..1, is %v", c.Tracing.Ratio)
+	}
+	if u, err := url.Parse(c.Tracing.Endpoint); c.Tracing.Endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		bad("tracing.endpoint", "is no http or https URL")
 	}
 	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf("log.format", c.Log.Format, "text", "json")

@@ -32,9 +32,18 @@ func New(reg prometheus.Registerer, name, help string) *Meter {
 
 // Reached notes that a message whose record is of sent, in milliseconds since
 // 1970, is there now. 0 or less: the record had no time.
-func (m *Meter) Reached(sent int64, now time.Time) {
+func (m *Meter) Reached(sent int64, now time.Time) { m.Traced(sent, now, "") }
+
+// Traced is Reached, with the id of the message's trace as exemplar. Empty: it
+// has none.
+func (m *Meter) Traced(sent int64, now time.Time, traceID string) {
 	if sent <= 0 {
 		return
 	}
-	m.h.Observe(max(now.Sub(time.UnixMilli(sent)), 0).Seconds())
+	took := max(now.Sub(time.UnixMilli(sent)), 0).Seconds()
+	if e, ok := m.h.(prometheus.ExemplarObserver); ok && traceID != "" {
+		e.ObserveWithExemplar(took, prometheus.Labels{"trace_id": traceID})
+		return
+	}
+	m.h.Observe(took)
 }

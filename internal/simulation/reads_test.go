@@ -221,9 +221,7 @@ func (o *oracle) page(u watermark.UserID, x *v1.PullRange, got *v1.PullPage, lim
 		o.h.equal(what, got.Error.GetCode(), "invalid_argument")
 		return
 	case !c.exists:
-		if got.Error != nil {
-			o.h.equal(what, got.Error.Code, "not_found")
-		}
+		o.h.equal(what, got.Error.GetCode(), "not_found")
 		return
 	}
 	visible := c.visible(p)
@@ -352,9 +350,7 @@ func (o *oracle) numbers(u watermark.UserID, name string, got *v1.Watermarks) {
 		o.h.equal(what, got.Error.GetCode(), "not_found")
 		return
 	case !c.exists:
-		if got.Error != nil {
-			o.h.equal(what, got.Error.Code, "not_found")
-		}
+		o.h.equal(what, got.Error.GetCode(), "not_found")
 		return
 	}
 	p := c.people[u]
@@ -485,9 +481,7 @@ func (o *oracle) mark(tells bool, call func(ctx context.Context, user, conv stri
 	case group && !id.Single():
 		return // MarkMessagesRead, which is for single conversations
 	case !c.exists:
-		if err != nil {
-			o.h.equal(what, connect.CodeOf(err).String(), connect.CodeNotFound.String())
-		}
+		o.h.equal(what, connect.CodeOf(err).String(), connect.CodeNotFound.String())
 		return
 	}
 	o.h.check(err)

@@ -8,7 +8,6 @@ package telemetry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,24 +20,30 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // NewLogger makes a logger of the given level (debug, info, warn, error) and
-// format (text, json).
+// format (text, json). Lines whose context belongs to a trace name it.
 func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
-	var l slog.Level
+	log, _, err := NewLeveled(w, level, format)
+	return log, err
+}
+
+// NewLeveled is NewLogger, and gives the level, which may be changed while the
+// process runs.
+func NewLeveled(w io.Writer, level, format string) (*slog.Logger, *slog.LevelVar, error) {
+	l := new(slog.LevelVar)
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("telemetry: log level: %w", err)
+		return nil, nil, fmt.Errorf("telemetry: log level: %w", err)
 	}
 	opts := &slog.HandlerOptions{Level: l}
 	switch format {
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
+		return slog.New(traceHandler{slog.NewJSONHandler(w, opts)}), l, nil
 	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), nil
+		return slog.New(traceHandler{slog.NewTextHandler(w, opts)}), l, nil
 	}
-	return nil, fmt.Errorf("telemetry: log format %q is neither text nor json", format)
+	return nil, nil, fmt.Errorf("telemetry: log format %q is neither text nor json", format)
 }
 
 // NewRegistry makes a registry with the metrics of the process and of the Go
@@ -106,24 +111,6 @@ func (h *Health) Await(ctx context.Context) error {
 		case <-t.C:
 		}
 	}
-}
-
-// AdminHandler serves /metrics, /healthz (the process lives) and /readyz (every
-// part works; 503 and the reasons, as JSON, when one does not).
-func AdminHandler(reg *prometheus.Registry, h *Health) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		report, ready := h.Report()
-		w.Header().Set("Content-Type", "application/json")
-		if !ready {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		// The only error is that the caller has gone.
-		_ = json.NewEncoder(w).Encode(map[string]any{"ready": ready, "parts": report})
-	})
-	return mux
 }
 
 // Serve serves handler on ln until ctx ends, then lets calls finish for at most

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -39,7 +38,7 @@ func TestAdminHandler(t *testing.T) {
 		}
 		return nil
 	})
-	srv := httptest.NewServer(telemetry.AdminHandler(telemetry.NewRegistry(), &h))
+	srv := adminServer(t, telemetry.AdminConfig{Registry: telemetry.NewRegistry(), Health: &h})
 	defer srv.Close()
 	if code, body := get(t, srv.URL+"/readyz"); code != http.StatusOK || !strings.Contains(body, `"ready":true`) {
 		t.Errorf("readyz: %d %s", code, body)

@@ -30,6 +30,7 @@ import (
 	"github.com/tidemark-im/tidemark/internal/access"
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/internal/telemetry"
+	"github.com/tidemark-im/tidemark/internal/tracing"
 	"github.com/tidemark-im/tidemark/pipeline"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/seqalloc"
@@ -76,6 +77,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Registry takes all metrics. nil: a new one.
 	Registry *prometheus.Registry
+	// Version names this build to whoever looks at its spans.
+	Version string
 	// Health takes the roles' readiness. nil: a new one.
 	Health *telemetry.Health
 }
@@ -98,6 +101,7 @@ type Stack struct {
 	truth      *truth.Truth
 	gateway    *gateway.Gateway
 	verifier   *access.Verifier // nil: callers are trusted
+	tracing    *tracing.Tracing // nil: nothing is traced
 
 	syncListener, gatewayListener net.Listener
 	parts                         []*part        // in order of stopping
@@ -122,6 +126,9 @@ func Open(ctx context.Context, cfg Config) (_ *Stack, err error) {
 		}
 	}()
 	if s.kafka, err = kafkaConfig(cfg); err != nil {
+		return nil, err
+	}
+	if err := s.openTracing(ctx); err != nil {
 		return nil, err
 	}
 	// Readiness is asked for while services are waited for.

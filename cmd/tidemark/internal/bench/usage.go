@@ -61,14 +61,9 @@ func listener(addr string) (pid int, ok bool) {
 	if err != nil {
 		return 0, false
 	}
-	four, _ := fs.NetTCP()
-	six, _ := fs.NetTCP6()
-	const listening = 10
 	inodes := map[string]bool{}
-	for _, line := range slices.Concat(four, six) {
-		if line.LocalPort == number && line.St == listening {
-			inodes[fmt.Sprintf("socket:[%d]", line.Inode)] = true
-		}
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		listening(table, number, inodes)
 	}
 	procs, err := fs.AllProcs()
 	if err != nil || len(inodes) == 0 {
@@ -86,6 +81,25 @@ func listener(addr string) (pid int, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// listening finds the sockets that listen at a port in a table of Linux's: its
+// columns are number, local address, remote address, state, ..., and the tenth
+// is the inode.
+func listening(table string, port uint64, inodes map[string]bool) {
+	text, err := os.ReadFile(table)
+	if err != nil {
+		return // no such protocol here
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) < 10 || f[3] != "0A" {
+			continue
+		}
+		if at, err := strconv.ParseUint(f[1][strings.LastIndexByte(f[1], ':')+1:], 16, 16); err == nil && at == port {
+			inodes["socket:["+f[9]+"]"] = true
+		}
+	}
 }
 
 // meters are sums of metrics, by name and by name{label=value}.

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 
@@ -23,6 +24,9 @@ type WebSocket struct {
 	// Token, if set, is asked for at every connect, and before the one that was
 	// given expires.
 	Token TokenSource
+	// TLS says whose certificates are believed of a wss URL. nil: the system's
+	// authorities'.
+	TLS *tls.Config
 	// Lost, if set, is called when a connection that stood is lost, with the
 	// reason, and Back when it stands again. Calls come one at a time.
 	Lost func(reason string)
@@ -36,7 +40,7 @@ func (w WebSocket) Stream(ctx context.Context, connected func(), event func(*tid
 	if err != nil {
 		return fmt.Errorf("client: encode connect data: %w", err)
 	}
-	cfg := centrifugo.Config{Data: who, Name: "tidemark-go"}
+	cfg := centrifugo.Config{Data: who, Name: "tidemark-go", TLSConfig: w.TLS}
 	if w.Token != nil {
 		cfg.GetToken = func(centrifugo.ConnectionTokenEvent) (string, error) { return w.Token(ctx) }
 	}

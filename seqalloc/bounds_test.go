@@ -152,7 +152,7 @@ func TestKeysStayBoundedAndExpire(t *testing.T) {
 func TestEveryKeyExpiresWhicheverInputMakesIt(t *testing.T) {
 	onEachRedis(t, func(t *testing.T, x *fixture) {
 		now := time.Now()
-		a, err := seqalloc.New(seqalloc.Config{Redis: x.client, Space: x.space, Encode: encode, Now: func() time.Time { return now }})
+		a, err := seqalloc.New(seqalloc.Config{Redis: x.client, Space: x.space, Append: encode, Now: func() time.Time { return now }})
 		check(t, err)
 		x.Allocator = a
 		for i, step := range []func() watermark.Input{

@@ -107,7 +107,7 @@ func TestRestartOfTheServerMakesCold(t *testing.T) {
 	x.decide(t, x.sends("alice", 2)...)
 	space := x.space
 	space.Incarnation = "boot-2"
-	after, err := seqalloc.New(seqalloc.Config{Redis: x.client, Space: space, Encode: encode})
+	after, err := seqalloc.New(seqalloc.Config{Redis: x.client, Space: space, Append: encode})
 	check(t, err)
 	allocs, err := after.Malloc(t.Context(), []watermark.Batch{{Conversation: x.conv, Inputs: x.sends("alice", 1)}})
 	check(t, err)

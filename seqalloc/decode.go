@@ -35,16 +35,16 @@ var verdicts = map[string]watermark.Verdict{
 }
 
 // decodeReply reads the reply of malloc.lua. A reply that it cannot read is
-// the program's fault.
-func decodeReply(b *watermark.Batch, value any) (watermark.Allocation, error) {
-	alloc, err := readReply(b, value)
+// the program's fault. outcomes is where those of the inputs go.
+func decodeReply(b *watermark.Batch, value any, outcomes []watermark.Outcome) (watermark.Allocation, error) {
+	alloc, err := readReply(b, value, outcomes)
 	if err != nil {
 		return watermark.Allocation{}, fault.New(fault.Fatal, keyspace.ReasonScript, fmt.Errorf("reply of malloc: %w", err))
 	}
 	return alloc, nil
 }
 
-func readReply(b *watermark.Batch, value any) (watermark.Allocation, error) {
+func readReply(b *watermark.Batch, value any, outcomes []watermark.Outcome) (watermark.Allocation, error) {
 	list, _ := value.([]any)
 	if len(list) == 0 {
 		return watermark.Allocation{}, fmt.Errorf("%T instead of a list", value)
@@ -70,7 +70,7 @@ func readReply(b *watermark.Batch, value any) (watermark.Allocation, error) {
 		}
 		return alloc, nil
 	case "ok":
-		return readOutcomes(b, rest)
+		return readOutcomes(b, rest, outcomes)
 	}
 	return watermark.Allocation{}, fmt.Errorf("%v is no status", list[0])
 }
@@ -82,7 +82,7 @@ func first(list []any) any {
 	return list[0]
 }
 
-func readOutcomes(b *watermark.Batch, list []any) (watermark.Allocation, error) {
+func readOutcomes(b *watermark.Batch, list []any, outcomes []watermark.Outcome) (watermark.Allocation, error) {
 	if len(list) != 3+len(b.Inputs) {
 		return watermark.Allocation{}, fmt.Errorf("%d values for %d inputs", len(list), len(b.Inputs))
 	}
@@ -92,7 +92,7 @@ func readOutcomes(b *watermark.Batch, list []any) (watermark.Allocation, error) 
 	if !ok || !ok2 || !ok3 {
 		return watermark.Allocation{}, fmt.Errorf("bounds %v, %v, policy %v", list[0], list[1], list[2])
 	}
-	alloc := watermark.Allocation{Max: watermark.Seq(maxSeq), Outcomes: make([]watermark.Outcome, len(b.Inputs))}
+	alloc := watermark.Allocation{Max: watermark.Seq(maxSeq), Outcomes: outcomes}
 	lowest := watermark.Seq(minSeq)
 	for i, v := range list[3:] {
 		o := &alloc.Outcomes[i]

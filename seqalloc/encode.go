@@ -21,13 +21,83 @@ func sentValue(s watermark.Sent) []byte {
 	return strconv.AppendInt(append(make([]byte, 0, 32), s.Hash[:]...), int64(s.Seq), 10)
 }
 
-// batchArgs gives the arguments of malloc.lua.
-func (a *Allocator) batchArgs(b *watermark.Batch, now int64) []any {
-	args := make([]any, 0, 12+9*len(b.Inputs))
-	args = append(args, a.space.Incarnation, a.space.ExpirySeconds(), now,
-		int64(b.Floor), int(b.Policy), a.hotLog)
+// arguments collects the words of many calls of malloc.lua. What they are made
+// of stands in a few long slices: a word that is made by itself, and one that is
+// handed over by value, would each cost an allocation.
+type arguments struct {
+	words []any
+	texts []string
+	ints  []int64
+	made  []byte // texts that are put together here, all of them in one string at last
+	parts []part
 
-	var names []watermark.Partition
+	of     watermark.Partition // the last one that was named, and its name
+	called string
+}
+
+// part is a word that stands in made.
+type part struct{ word, from, to int }
+
+// newArguments has room for those of batches.
+func newArguments(batches []watermark.Batch) *arguments {
+	inputs, size := 0, 0
+	for i := range batches {
+		inputs += len(batches[i].Inputs)
+		for k := range batches[i].Inputs {
+			if m := batches[i].Inputs[k].Message; m != nil {
+				size += len(m.Body) + 2*len(m.Sender) + 2*len(m.ClientID) + 128
+			}
+		}
+	}
+	return &arguments{
+		words: make([]any, 0, 12*len(batches)+12*inputs), texts: make([]string, 0, 3*len(batches)+6*inputs),
+		ints: make([]int64, 0, 4*len(batches)+4*inputs), made: make([]byte, 0, size), parts: make([]part, 0, 4*inputs),
+	}
+}
+
+func (a *arguments) text(s string) {
+	a.texts = append(a.texts, s)
+	a.words = append(a.words, &a.texts[len(a.texts)-1])
+}
+
+func (a *arguments) int(n int64) {
+	a.ints = append(a.ints, n)
+	a.words = append(a.words, &a.ints[len(a.ints)-1])
+}
+
+// make makes what was appended to made since from the next word.
+func (a *arguments) make(from int) {
+	a.parts = append(a.parts, part{len(a.words), from, len(a.made)})
+	a.words = append(a.words, nil)
+}
+
+// done fills in the words that were made.
+func (a *arguments) done() {
+	all := string(a.made)
+	for _, p := range a.parts {
+		a.texts = append(a.texts, all[p.from:p.to])
+		a.words[p.word] = &a.texts[len(a.texts)-1]
+	}
+}
+
+func (a *arguments) name(p watermark.Partition) string {
+	if a.called == "" || a.of != p {
+		a.of, a.called = p, partitionName(p)
+	}
+	return a.called
+}
+
+// batch adds the arguments of one call.
+func (a *arguments) batch(l *Allocator, b *watermark.Batch, now int64) {
+	a.text(l.space.Incarnation)
+	a.int(l.space.ExpirySeconds())
+	a.int(now)
+	a.int(int64(b.Floor))
+	a.words = append(a.words, int(b.Policy))
+	a.int(int64(l.hotLog))
+
+	var few [4]watermark.Partition
+	names := few[:0]
 	index := func(p watermark.Partition) int {
 		for i, n := range names {
 			if n == p {
@@ -40,66 +110,87 @@ func (a *Allocator) batchArgs(b *watermark.Batch, now int64) []any {
 	for i := range b.Inputs {
 		index(b.Inputs[i].Origin.Partition)
 	}
-	args = append(args, len(names))
+	a.words = append(a.words, len(names))
 	for _, p := range names {
-		args = append(args, partitionName(p))
+		a.text(a.name(p))
 	}
 	for i := range b.Inputs {
 		in := &b.Inputs[i]
-		place := []any{index(in.Origin.Partition), in.Origin.Offset}
-		args = a.inputArgs(args, b.Conversation, in, place)
+		a.input(l, b.Conversation, in, index(in.Origin.Partition))
 	}
+	a.text(b.Token)
 	if b.Place.Number <= 0 {
-		return append(args, b.Token, "", 0)
+		a.words = append(a.words, "", 0)
+		return
 	}
-	return append(args, b.Token, partitionName(b.Place.Partition), b.Place.Number)
+	a.text(a.name(b.Place.Partition))
+	a.int(b.Place.Number)
 }
 
-func (a *Allocator) inputArgs(args []any, conv watermark.ConversationID, in *watermark.Input, place []any) []any {
-	add := func(act string, rest ...any) []any {
-		args = append(args, act)
-		args = append(args, place...)
-		return append(args, rest...)
+func (a *arguments) input(l *Allocator, conv watermark.ConversationID, in *watermark.Input, partition int) {
+	add := func(act string, rest ...any) {
+		a.words = append(a.words, act, partition)
+		a.int(in.Origin.Offset)
+		a.words = append(a.words, rest...)
 	}
 	if reason := unfit(conv, in); reason != "" {
-		return add("x", reason)
+		add("x", reason)
+		return
 	}
 	op := keyspace.EscapeOp(in.OpID)
 	switch in.Act {
 	case watermark.ActSend:
-		return append(add("s"), a.messageArgs(in)...)
+		add("s")
+		a.message(l, in)
 	case watermark.ActResequence:
-		if in.Message != nil {
-			return append(append(add("q"), a.messageArgs(in)...), int64(in.Seq), in.Repair)
+		if in.Message == nil {
+			add("v", string(in.Member.User), in.Member.Version, int64(in.Seq), in.Repair)
+			return
 		}
-		return add("v", string(in.Member.User), in.Member.Version, int64(in.Seq), in.Repair)
+		add("q")
+		a.message(l, in)
+		a.int(int64(in.Seq))
+		a.int(in.Repair)
 	case watermark.ActJoin:
-		return add("j", string(in.User), op, int(in.History), int64(in.Seq))
+		add("j", string(in.User), op, int(in.History), int64(in.Seq))
 	case watermark.ActLeave:
-		return add("l", string(in.User), op, int64(in.Membership))
+		add("l", string(in.User), op, int64(in.Membership))
 	case watermark.ActClear:
-		return add("c", string(in.User), op)
+		add("c", string(in.User), op)
 	case watermark.ActSetAttributes:
 		kind := "g"
 		if conv.Single() {
 			kind = "s"
 		}
-		return add("a", string(in.User), op, keyspace.AttributesText(in.Attributes), kind)
+		add("a", string(in.User), op, keyspace.AttributesText(in.Attributes), kind)
 	case watermark.ActSetPolicy:
-		return add("p", int(in.Policy))
+		add("p", int(in.Policy))
 	case watermark.ActRaiseMin:
-		return add("m", int64(in.Seq))
+		add("m", int64(in.Seq))
 	case watermark.ActRevoke:
-		return add("r", string(in.Actor), int64(in.Seq), in.Time)
+		add("r", string(in.Actor), int64(in.Seq), in.Time)
 	default:
-		return add("w")
+		add("w")
 	}
 }
 
-func (a *Allocator) messageArgs(in *watermark.Input) []any {
+func (a *arguments) message(l *Allocator, in *watermark.Input) {
 	m := in.Message
-	header, body := a.encode(m)
-	return []any{string(m.Sender), sentField(m.Sender, m.ClientID), m.Hash[:], m.RecordTime, header, body}
+	a.text(string(m.Sender))
+	from := len(a.made)
+	a.made = append(a.made, m.Sender...)
+	a.made = append(a.made, '/')
+	a.made = append(a.made, m.ClientID...)
+	a.make(from)
+	from = len(a.made)
+	a.made = append(a.made, m.Hash[:]...)
+	a.make(from)
+	a.int(m.RecordTime)
+	from = len(a.made)
+	var header int
+	a.made, header = l.encode(a.made, m)
+	a.parts = append(a.parts, part{len(a.words), from, from + header}, part{len(a.words) + 1, from + header, len(a.made)})
+	a.words = append(a.words, nil, nil)
 }
 
 // unfit gives the reason for which an input cannot be accepted whatever the

@@ -72,15 +72,16 @@ func realRedis(t testing.TB, addr string) *fixture {
 func newFixture(t testing.TB, client redis.UniversalClient, space keyspace.Space) *fixture {
 	t.Helper()
 	t.Cleanup(func() { _ = client.Close() })
-	a, err := seqalloc.New(seqalloc.Config{Redis: client, Space: space, Encode: encode})
+	a, err := seqalloc.New(seqalloc.Config{Redis: client, Space: space, Append: encode})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &fixture{Allocator: a, client: client, space: space, conv: group}
 }
 
-func encode(m *watermark.Message) (header, body []byte) {
-	return []byte("h:" + m.ClientID), m.Body
+func encode(b []byte, m *watermark.Message) (out []byte, header int) {
+	header = len("h:") + len(m.ClientID)
+	return append(append(append(b, "h:"...), m.ClientID...), m.Body...), header
 }
 
 // keys lists the conversation's keys that exist.

@@ -14,7 +14,7 @@ import (
 func TestMetrics(t *testing.T) {
 	x := embedded(t)
 	reg := prometheus.NewRegistry()
-	a, err := seqalloc.New(seqalloc.Config{Redis: x.client, Space: x.space, Encode: encode, Registerer: reg})
+	a, err := seqalloc.New(seqalloc.Config{Redis: x.client, Space: x.space, Append: encode, Registerer: reg})
 	check(t, err)
 	x.Allocator = a
 	x.call(t, x.send("alice", "a"))

@@ -85,7 +85,7 @@ func (p *pair) boot() {
 		space.Incarnation = fmt.Sprint("boot-", p.boots)
 		p.model.Restart()
 	}
-	a, err := seqalloc.New(seqalloc.Config{Redis: p.x.client, Space: space, Encode: wire.EncodeMessage, HotLog: n})
+	a, err := seqalloc.New(seqalloc.Config{Redis: p.x.client, Space: space, Append: wire.AppendMessage, HotLog: n})
 	p.check(err)
 	h, err := hot.New(hot.Config{Redis: p.x.client, Space: space, Decode: wire.DecodeMessage})
 	p.check(err)

@@ -67,9 +67,10 @@ type Config struct {
 	Redis redis.UniversalClient
 	// Space names the keys. The zero value is a deployment alone on its Redis.
 	Space keyspace.Space
-	// Encode gives the two byte strings as which the hot log holds a message
-	// that has no seq yet; a tombstone keeps the header alone. Required.
-	Encode func(*watermark.Message) (header, body []byte)
+	// Append appends the two byte strings as which the hot log holds a message
+	// that has no seq yet, and tells how long the first one is; a tombstone keeps
+	// that alone. Required.
+	Append func(b []byte, m *watermark.Message) (out []byte, header int)
 	// HotLog is about how many messages of a conversation stand in Redis. 0:
 	// DefaultHotLog. At most MaxHotLog.
 	HotLog int
@@ -85,7 +86,7 @@ type Allocator struct {
 	redis   redis.UniversalClient
 	runner  *keyspace.Runner
 	space   keyspace.Space
-	encode  func(*watermark.Message) (header, body []byte)
+	encode  func([]byte, *watermark.Message) ([]byte, int)
 	hotLog  int
 	now     func() time.Time
 	metrics *metrics
@@ -100,7 +101,7 @@ func New(cfg Config) (*Allocator, error) {
 	if cfg.Redis == nil {
 		errs = append(errs, errors.New("no redis client"))
 	}
-	if cfg.Encode == nil {
+	if cfg.Append == nil {
 		errs = append(errs, errors.New("no message encoding"))
 	}
 	if cfg.HotLog < 0 || cfg.HotLog > MaxHotLog {
@@ -111,7 +112,7 @@ func New(cfg Config) (*Allocator, error) {
 		return nil, fmt.Errorf("seqalloc: %w", err)
 	}
 	a := &Allocator{
-		redis: cfg.Redis, runner: keyspace.NewRunner(cfg.Redis), space: cfg.Space, encode: cfg.Encode,
+		redis: cfg.Redis, runner: keyspace.NewRunner(cfg.Redis), space: cfg.Space, encode: cfg.Append,
 		hotLog: cfg.HotLog, now: cfg.Now, metrics: newMetrics(cfg.Registerer),
 		malloc:  keyspace.NewScript("malloc", constants()+mallocSource),
 		begin:   keyspace.NewScript("begin", beginSource),
@@ -140,23 +141,21 @@ func constants() string {
 // allocation is given, though some batches may have been decided: the caller
 // sends all of them again, and what was decided comes back as Again.
 func (a *Allocator) Malloc(ctx context.Context, batches []watermark.Batch) ([]watermark.Allocation, error) {
-	calls := make([]keyspace.Call, len(batches))
-	now := a.now().UnixMilli()
-	for i := range batches {
-		calls[i] = keyspace.Call{
-			Script: a.malloc,
-			Keys:   a.space.Keys(batches[i].Conversation, parts...),
-			Args:   a.batchArgs(&batches[i], now),
-		}
-	}
-	results := a.runner.Run(ctx, calls)
+	results := a.runner.Run(ctx, a.calls(batches))
 	allocs := make([]watermark.Allocation, len(batches))
+	inputs := 0
+	for i := range batches {
+		inputs += len(batches[i].Inputs)
+	}
+	outcomes := make([]watermark.Outcome, inputs)
 	var errs []error
 	for i, res := range results {
 		err := res.Err
+		n := len(batches[i].Inputs)
 		if err == nil {
-			allocs[i], err = decodeReply(&batches[i], res.Value)
+			allocs[i], err = decodeReply(&batches[i], res.Value, outcomes[:n:n])
 		}
+		outcomes = outcomes[n:]
 		if err != nil {
 			errs = append(errs, fmt.Errorf("decide %d inputs of %s: %w", len(batches[i].Inputs), batches[i].Conversation, err))
 			a.metrics.calls.WithLabelValues("error").Inc()
@@ -168,6 +167,28 @@ func (a *Allocator) Malloc(ctx context.Context, batches []watermark.Batch) ([]wa
 		return nil, err
 	}
 	return allocs, nil
+}
+
+// calls gives the call of the script for each batch.
+func (a *Allocator) calls(batches []watermark.Batch) []keyspace.Call {
+	now := a.now().UnixMilli()
+	calls := make([]keyspace.Call, len(batches))
+	convs := make([]watermark.ConversationID, len(batches))
+	ends := make([]int, len(batches))
+	args := newArguments(batches)
+	for i := range batches {
+		convs[i] = batches[i].Conversation
+		args.batch(a, &batches[i], now)
+		ends[i] = len(args.words)
+	}
+	args.done()
+	keys := a.space.AllKeys(convs, parts)
+	from := 0
+	for i, end := range ends {
+		calls[i] = keyspace.Call{Script: a.malloc, Keys: keys[i], Args: args.words[from:end:end]}
+		from = end
+	}
+	return calls
 }
 
 // shownErrors is how many of a call's errors are spelled out.

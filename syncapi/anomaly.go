@@ -14,6 +14,8 @@ const (
 	anomalyEmpty  = "empty"  // no messages, nothing cut off, and yet not the end
 	anomalyRepeat = "repeat" // the same caller asks the same range again and again
 	anomalyGap    = "gap"    // a row is nowhere
+	anomalyAhead  = "ahead"  // the caller knows a seq that the conversation does not have
+	anomalyShrank = "shrank" // what could be seen when the call began could not when it ended
 
 	repeatWithin = time.Minute
 	repeatTimes  = 3
@@ -33,12 +35,14 @@ type askedSince struct {
 }
 
 // anomalies counts what a client that pages soundly on a sound store never
-// meets, since its loops would otherwise only be seen as load.
+// meets, since its loops would otherwise only be seen as load. Each kind has at
+// most one line a second, which names all that "tidemark pull" needs to ask the
+// same again.
 type anomalies struct {
 	now     func() time.Time
 	log     *slog.Logger
 	metrics *metrics
-	lines   throttle
+	lines   map[string]*throttle // by kind
 
 	mu    sync.Mutex
 	asked *simplelru.LRU[asked, askedSince]
@@ -49,17 +53,28 @@ func newAnomalies(now func() time.Time, log *slog.Logger, m *metrics) *anomalies
 	if err != nil {
 		panic(err) // only for a size below 1
 	}
-	for _, kind := range []string{anomalyEmpty, anomalyRepeat, anomalyGap} {
+	lines := map[string]*throttle{}
+	for _, kind := range []string{anomalyEmpty, anomalyRepeat, anomalyGap, anomalyAhead, anomalyShrank} {
 		m.anomalies.WithLabelValues(kind)
+		lines[kind] = new(throttle)
 	}
-	return &anomalies{now: now, log: log, metrics: m, asked: lru}
+	return &anomalies{now: now, log: log, metrics: m, lines: lines, asked: lru}
 }
 
 func (a *anomalies) found(kind string, k asked) {
 	a.metrics.anomalies.WithLabelValues(kind).Inc()
-	if a.lines.allow(a.now()) {
-		a.log.Warn("page anomaly", "kind", kind, "conversation", k.conv, "user", k.user, "begin", k.Begin, "end", k.End)
+	if !a.lines[kind].allow(a.now()) {
+		return
 	}
+	order, keep := "asc", "end"
+	if k.Order == watermark.Desc {
+		order = "desc"
+	}
+	if k.Keep == watermark.NearBegin {
+		keep = "begin"
+	}
+	a.log.Warn("page anomaly", "kind", kind, "conversation", k.conv, "user", k.user, "begin", k.Begin, "end", k.End,
+		"num", max(k.Num, 0), "order", order, "keep", keep)
 }
 
 // ask takes note that k was asked for.

@@ -42,7 +42,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"source"}),
 		anomalies: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidemark_syncapi_is_end_anomalies_total",
-			Help: "Pages that should be rare, by kind: empty (no messages, not the end), repeat (the same range asked again and again), gap (a row is nowhere).",
+			Help: "Pages that should be rare, by kind: empty (no messages, not the end), repeat (the same range asked again and again), gap (a row is nowhere), ahead (the caller knows a seq that the conversation does not have), shrank (less could be seen at the end of the call than at its beginning).",
 		}, []string{"kind"}),
 		marks: f.NewCounter(prometheus.CounterOpts{
 			Name: "tidemark_syncapi_marks_total",

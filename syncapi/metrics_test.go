@@ -41,7 +41,7 @@ func TestMetricNames(t *testing.T) {
 	want := []string{
 		"COUNTER tidemark_syncapi_answer_polls_total: Round trips to Redis for answers of owners, by outcome: ok, error.",
 		"COUNTER tidemark_syncapi_calls_total: Calls by method and Connect code.",
-		"COUNTER tidemark_syncapi_is_end_anomalies_total: Pages that should be rare, by kind: empty (no messages, not the end), repeat (the same range asked again and again), gap (a row is nowhere).",
+		"COUNTER tidemark_syncapi_is_end_anomalies_total: Pages that should be rare, by kind: empty (no messages, not the end), repeat (the same range asked again and again), gap (a row is nowhere), ahead (the caller knows a seq that the conversation does not have), shrank (less could be seen at the end of the call than at its beginning).",
 		"COUNTER tidemark_syncapi_limited_calls_total: Calls refused by a limit, by which: requests, bytes and in_flight (of their user), busy (of the process).",
 		"COUNTER tidemark_syncapi_mark_appends_total: Records of marks, by outcome: ok, error.",
 		"COUNTER tidemark_syncapi_marks_total: Marks taken to be appended.",

@@ -57,6 +57,7 @@ type entry struct {
 	todo    watermark.Intervals // what of the page is not served yet, ascending
 	bytes   int
 	checked bool // the bounds were read again
+	shrank  bool // and fewer seqs could be seen then
 	full    bool // no more fits
 	gap     bool // a row is nowhere
 }
@@ -115,7 +116,9 @@ func (e *entry) see(v *sight) {
 	if e.err = v.err; e.err != nil {
 		return
 	}
+	planned := e.page.Spans.Count()
 	e.page, e.err = watermark.PlanPage(v.visible, e.req)
+	e.shrank = e.checked && e.page.Spans.Count() < planned
 	e.todo = slices.Clone(e.page.Spans)
 }
 
@@ -126,6 +129,9 @@ func (p *pull) answer(ctx context.Context, e *entry) *v1.PullPage {
 	if e.gap {
 		p.s.anomalies.found(anomalyGap, key)
 	}
+	if e.shrank {
+		p.s.anomalies.found(anomalyShrank, key)
+	}
 	if e.err != nil {
 		out.Error = p.s.entryError(ctx, e.err)
 		return out
@@ -133,6 +139,9 @@ func (p *pull) answer(ctx context.Context, e *entry) *v1.PullPage {
 	page := e.page
 	if n := int64(len(e.served)); n < page.Spans.Count() {
 		page = page.Shrink(n)
+	}
+	if e.req.Begin > e.sight.Max+1 {
+		p.s.anomalies.found(anomalyAhead, key)
 	}
 	first, last := e.sight.edges()
 	out.MinSeq, out.MaxSeq = int64(first), int64(last)

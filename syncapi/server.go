@@ -7,13 +7,17 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
+	connectcors "connectrpc.com/cors"
 	"connectrpc.com/grpchealth"
 	"connectrpc.com/grpcreflect"
+	"github.com/rs/cors"
 
 	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/api/tidemark/v1/tidemarkv1connect"
@@ -24,6 +28,7 @@ const (
 	headerTimeout  = 5 * time.Second
 	requestTimeout = 30 * time.Second
 	idleTimeout    = 2 * time.Minute
+	corsMaxAge     = 2 * time.Hour // the longest that browsers keep to
 
 	defaultMaxRequest = 4 << 20  // bytes of one request, unpacked
 	maxProbe          = 64 << 10 // of one for health or reflection
@@ -48,7 +53,7 @@ func (h *healthState) Check(_ context.Context, req *grpchealth.CheckRequest) (*g
 // Handler serves the service, gRPC health and gRPC reflection (v1 and
 // v1alpha), each over gRPC, gRPC-Web and Connect. gRPC needs HTTP/2. What is
 // none of them is answered with an error in JSON. Health and reflection say
-// nothing of anybody, and need no token.
+// nothing of anybody, and need no token. Pages of the Origins may call all of it.
 func (s *Service) Handler() http.Handler {
 	limit := connect.WithReadMaxBytes(maxProbe)
 	mux := http.NewServeMux()
@@ -70,7 +75,35 @@ func (s *Service) Handler() http.Handler {
 		mux.Handle("/console", s.cfg.Console)
 	}
 	mux.Handle("/", unknownPath())
-	return mux
+	return s.crossOrigin(mux)
+}
+
+// crossOrigin tells browsers which pages may call. It keeps nobody else out:
+// that is what tokens are for.
+func (s *Service) crossOrigin(h http.Handler) http.Handler {
+	if len(s.cfg.Origins) == 0 {
+		return h
+	}
+	return cors.New(cors.Options{
+		AllowedOrigins: s.cfg.Origins,
+		AllowedMethods: connectcors.AllowedMethods(),
+		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization"),
+		ExposedHeaders: append(connectcors.ExposedHeaders(), "Retry-After"),
+		MaxAge:         int(corsMaxAge.Seconds()),
+	}).Handler(h)
+}
+
+// checkOrigin refuses what no browser ever sends as Origin: a path, a wildcard
+// within a name, a scheme that pages do not have.
+func checkOrigin(s string) error {
+	if s == "*" {
+		return nil
+	}
+	u, err := url.Parse(s)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || strings.ContainsRune(s, '*') || s != u.Scheme+"://"+strings.ToLower(u.Host) {
+		return fmt.Errorf("origin %q is not * or scheme://host[:port] in lower case", s)
+	}
+	return nil
 }
 
 // unknownPath answers in the protocol that was spoken, and in JSON where that

@@ -93,6 +93,9 @@ type Config struct {
 	Wrap func(http.Handler) http.Handler
 	// NoReflection leaves out gRPC reflection.
 	NoReflection bool
+	// Origins are those of web pages that may call from a browser, each as
+	// scheme://host[:port], or "*" for all. Empty: only pages of the same host.
+	Origins []string
 	// Console serves everything under /console/, to everybody who can reach the
 	// port: it asks for tokens itself. nil: there is nothing.
 	Console http.Handler
@@ -145,6 +148,11 @@ func (c *Config) check() error {
 	}
 	if _, err := watermark.ParseUserID(c.NodeID); err != nil || len(c.NodeID) > maxNodeID {
 		faults = append(faults, fmt.Errorf("node id %q is not 1-%d bytes of [A-Za-z0-9._~@-]", c.NodeID, maxNodeID))
+	}
+	for _, o := range c.Origins {
+		if err := checkOrigin(o); err != nil {
+			faults = append(faults, err)
+		}
 	}
 	for _, n := range []struct {
 		name  string

@@ -240,8 +240,69 @@ func TestPullCountsAnomalies(t *testing.T) {
 	if got := anomaly(t, reg, "gap"); got != 0 {
 		t.Errorf("gap: %v", got)
 	}
-	if n := strings.Count(lines.String(), "page anomaly"); n != 1 {
-		t.Errorf("%d lines within a second", n)
+	if n := strings.Count(lines.String(), "page anomaly"); n != 2 {
+		t.Errorf("%d lines of two kinds within a second", n)
+	}
+}
+
+// Each kind of anomaly is counted, and has a line of its own from which the
+// request can be made again, at most one a second.
+func TestEveryKindOfAnomalyIsCountedAndCanBeReplayed(t *testing.T) {
+	for kind, tc := range map[string]struct {
+		world func(w *world)
+		r     *v1.PullRange
+		calls int
+		line  string
+	}{
+		"empty":  {func(w *world) { w.with(group, func(t *talk) { t.Min = 5 }) }, &v1.PullRange{Begin: 1, End: 2}, 1, "begin=1 end=2 num=0 order=asc keep=end"},
+		"repeat": {func(*world) {}, &v1.PullRange{Begin: 2, End: 4, Num: 3, Order: desc, Keep: nearBegin}, 3, "begin=2 end=4 num=3 order=desc keep=begin"},
+		"gap":    {func(w *world) { w.with(group, func(t *talk) { t.lost[5] = true }) }, &v1.PullRange{Begin: 1, End: 10, Order: desc}, 1, "begin=1 end=10 num=0 order=desc keep=end"},
+		"ahead":  {func(*world) {}, &v1.PullRange{Begin: 12, End: 40, Num: 20}, 1, "begin=12 end=40 num=20 order=asc keep=end"},
+		"shrank": {func(w *world) {
+			raised := func(t *talk) {
+				t.Min = 8
+				for seq := range watermark.Seq(8) {
+					t.lost[seq] = true
+				}
+			}
+			w.set(func() { w.beforeMessages = func() { w.with(group, raised) } })
+		}, &v1.PullRange{Begin: 1, End: 10}, 1, "begin=1 end=10 num=0 order=asc keep=end"},
+	} {
+		w := newWorld()
+		w.say(t, group, "B", 10)
+		tc.world(w)
+		reg := prometheus.NewRegistry()
+		var lines bytes.Buffer
+		s := newService(t, w, func(c *syncapi.Config) {
+			c.Registerer, c.Logger = reg, slog.New(slog.NewTextHandler(&lines, nil))
+		})
+		tc.r.Conversation = string(group)
+		for range tc.calls {
+			pull(t, s, "A", tc.r)
+		}
+		for _, other := range []string{"empty", "repeat", "gap", "ahead", "shrank"} {
+			if got := anomaly(t, reg, other); got != map[bool]float64{true: 1}[other == kind] {
+				t.Errorf("%s: %v of %s are counted", kind, got, other)
+			}
+		}
+		want := "kind=" + kind + " conversation=group:g1 user=A " + tc.line + "\n"
+		if got := lines.String(); strings.Count(got, "page anomaly") != 1 || !strings.HasSuffix(got, want) {
+			t.Errorf("%s: logged %q, want %q", kind, got, want)
+		}
+	}
+}
+
+// A caller who has everything asks for what comes next, with or without an end.
+func TestWhoIsUpToDateIsNotAhead(t *testing.T) {
+	w := newWorld()
+	w.say(t, group, "B", 10)
+	reg := prometheus.NewRegistry()
+	s := newService(t, w, counted(reg))
+	for _, begin := range []int64{1, 10, 11} {
+		pull(t, s, "A", &v1.PullRange{Conversation: string(group), Begin: begin, End: 1 << 52})
+	}
+	if got := anomaly(t, reg, "ahead"); got != 0 {
+		t.Errorf("%v are ahead", got)
 	}
 }
 

@@ -117,6 +117,18 @@ func (o *Outcome) Answer() Answer {
 	return Answer{o.Verdict, o.Reason, o.Seq, o.Min, o.Changed, o.Member}
 }
 
+// Message gives the message that in has become where that is all that came of
+// it: what Events gives then is one run of it.
+func (o *Outcome) Message(in *Input) (m Message, ok bool) {
+	if in.Act != ActSend || in.Message == nil || o.Seq <= 0 || (o.Verdict != Accepted && o.Verdict != Again) ||
+		o.Member != nil || o.Advance != nil || o.Repaired != nil {
+		return Message{}, false
+	}
+	m = *in.Message
+	m.Seq = o.Seq
+	return m, true
+}
+
 // Events gives what must be appended to the sequenced log for input in, in
 // order; none for Resent, Known and Refused, nor for a command of which
 // nothing needs to be known.

@@ -3,9 +3,9 @@ package watermark
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"hash"
 	"maps"
 	"slices"
+	"sync"
 )
 
 // DedupeHorizon is how far back, in seqs, a producer's resend is recognised:
@@ -60,19 +60,35 @@ type Message struct {
 // Times and devices are left out, since a producer that tries again may fill
 // them anew.
 func (m *Message) SumHash() Hash {
-	h := sha256.New()
-	writeField(h, m.Kind)
-	writeField(h, string(rune('0'+m.BodyType)))
-	writeField(h, string(m.Body))
-	writeCount(h, len(m.Mentions))
+	buf := hashed.Get().(*[]byte)
+	b := appendField((*buf)[:0], m.Kind)
+	b = appendField(b, string(rune('0'+m.BodyType)))
+	b = append(binary.AppendUvarint(b, uint64(len(m.Body))), m.Body...)
+	b = binary.AppendUvarint(b, uint64(len(m.Mentions)))
 	for _, u := range m.Mentions {
-		writeField(h, string(u))
+		b = appendField(b, string(u))
 	}
-	for _, k := range slices.Sorted(maps.Keys(m.Attributes)) {
-		writeField(h, k)
-		writeField(h, m.Attributes[k])
+	if len(m.Attributes) > 0 {
+		for _, k := range slices.Sorted(maps.Keys(m.Attributes)) {
+			b = appendField(appendField(b, k), m.Attributes[k])
+		}
 	}
-	return Hash(h.Sum(nil)[:16])
+	sum := sha256.Sum256(b)
+	if cap(b) <= maxHashed {
+		*buf = b
+	}
+	hashed.Put(buf)
+	return Hash(sum[:16])
+}
+
+// hashed keeps what is hashed in one piece, which costs a copy and spares an
+// allocation for each field. Large ones are not kept.
+var hashed = sync.Pool{New: func() any { return new([]byte) }}
+
+const maxHashed = 64 << 10
+
+func appendField(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
 // SameAs tells whether m and o are the same message, judged as a replay is:
@@ -86,13 +102,4 @@ func (m Message) Tombstone(r Revoked) Message {
 	m.BodyType, m.Body, m.Mentions, m.Attributes = BodyNone, nil, nil, nil
 	m.Revoked = &r
 	return m
-}
-
-func writeField(h hash.Hash, s string) {
-	writeCount(h, len(s))
-	h.Write([]byte(s))
-}
-
-func writeCount(h hash.Hash, n int) {
-	h.Write(binary.AppendUvarint(nil, uint64(n)))
 }

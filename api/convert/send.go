@@ -59,15 +59,54 @@ func SendToMessage(s *v1.SendMessage, l Limits) (watermark.ConversationID, water
 		f.addf("message", "it is missing")
 		return "", watermark.Message{}, f.err("send")
 	}
-	conv := f.conversation(s.GetConversation())
+	raw := Send{
+		Conversation: s.GetConversation(), Sender: s.GetSender(), ClientID: s.GetClientMessageId(), Kind: s.GetKind(), Device: s.GetDevice(),
+		SendTime: s.GetSendTimeMs(), Mentions: s.GetMentions(), Attributes: s.GetAttributes(),
+	}
+	switch b := s.GetBody().(type) {
+	case *v1.SendMessage_Data:
+		raw.BodyType, raw.Body = watermark.BodyData, b.Data
+	case *v1.SendMessage_Text:
+		raw.BodyType, raw.Body = watermark.BodyText, []byte(b.Text)
+	case *v1.SendMessage_Json:
+		canonical, err := canonicalJSON(b.Json)
+		f.add("json", err)
+		raw.BodyType, raw.Body, raw.unreadable = watermark.BodyJSON, canonical, err != nil
+	}
+	return raw.message(&f, l)
+}
+
+// Send is a SendMessage field by field, for those who read one by themselves. A
+// body in JSON is in its canonical form.
+type Send struct {
+	Conversation, Sender, ClientID, Kind, Device string
+
+	SendTime   int64
+	Mentions   []string
+	Attributes map[string]string
+	BodyType   watermark.BodyType // BodyNone: it has none
+	Body       []byte
+
+	unreadable bool // it is said already what is wrong with the body
+}
+
+// Message is SendToMessage for a Send.
+func (s *Send) Message(l Limits) (watermark.ConversationID, watermark.Message, error) {
+	return s.message(new(faults), l)
+}
+
+func (s *Send) message(f *faults, l Limits) (watermark.ConversationID, watermark.Message, error) {
+	conv := f.conversation(s.Conversation)
 	m := watermark.Message{
-		Sender:     f.party("sender", s.GetSender(), conv),
-		ClientID:   f.keyOrNone("client_message_id", s.GetClientMessageId()),
-		Kind:       f.kind(s.GetKind()),
-		SendTime:   f.time("send_time_ms", s.GetSendTimeMs()),
-		Mentions:   f.mentions(s.GetMentions()),
-		Attributes: f.attributes(s.GetAttributes()),
-		Device:     f.keyOrNone("device", s.GetDevice()),
+		Sender:     f.party("sender", s.Sender, conv),
+		ClientID:   f.keyOrNone("client_message_id", s.ClientID),
+		Kind:       f.kind(s.Kind),
+		SendTime:   f.time("send_time_ms", s.SendTime),
+		Mentions:   f.mentions(s.Mentions),
+		Attributes: f.attributes(s.Attributes),
+		Device:     f.keyOrNone("device", s.Device),
+		BodyType:   s.BodyType,
+		Body:       s.Body,
 	}
 	f.body(&m, s, l.maxBody())
 	if err := f.err("send"); err != nil {
@@ -155,32 +194,26 @@ func checkAttribute(k, v string) error {
 	return nil
 }
 
-func (f *faults) body(m *watermark.Message, s *v1.SendMessage, limit int) {
-	field := "body"
-	switch b := s.GetBody().(type) {
-	case *v1.SendMessage_Data:
-		field, m.BodyType, m.Body = "data", watermark.BodyData, b.Data
-	case *v1.SendMessage_Text:
-		field, m.BodyType, m.Body = "text", watermark.BodyText, []byte(b.Text)
-		if !utf8.ValidString(b.Text) {
-			f.addf(field, "not valid UTF-8")
-		}
-	case *v1.SendMessage_Json:
-		canonical, err := canonicalJSON(b.Json)
-		f.add("json", err)
-		if err != nil {
-			return
-		}
-		field, m.BodyType, m.Body = "json", watermark.BodyJSON, canonical
+// bodyFields names the fields of the body's kinds.
+var bodyFields = map[watermark.BodyType]string{
+	watermark.BodyNone: "body", watermark.BodyData: "data", watermark.BodyText: "text", watermark.BodyJSON: "json",
+}
+
+func (f *faults) body(m *watermark.Message, s *Send, limit int) {
+	if s.unreadable {
+		return
+	}
+	if m.BodyType == watermark.BodyText && !utf8.Valid(m.Body) {
+		f.addf("text", "not valid UTF-8")
 	}
 	if n := len(m.Body); n > limit {
-		f.because(watermark.ReasonTooLarge, field, fmt.Errorf("%d bytes, at most %d are allowed", n, limit))
+		f.because(watermark.ReasonTooLarge, bodyFields[m.BodyType], fmt.Errorf("%d bytes, at most %d are allowed", n, limit))
 	}
 	if len(m.Body) > 0 {
 		return
 	}
 	m.Body = nil
-	if m.Kind == DefaultKind && len(s.GetAttributes()) == 0 {
-		f.addf(field, "empty, which only a message with attributes or of a kind other than %q may be", DefaultKind)
+	if m.Kind == DefaultKind && len(s.Attributes) == 0 {
+		f.addf(bodyFields[m.BodyType], "empty, which only a message with attributes or of a kind other than %q may be", DefaultKind)
 	}
 }

@@ -61,7 +61,7 @@ func newBenchCmd(a *app) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchE2ECmd(a))
+	cmd.AddCommand(newBenchE2ECmd(a), newBenchStageCmd(a), newBenchSyncCmd(a), newBenchCompareCmd(a), newBenchPlanCmd(a))
 	return cmd
 }
 
@@ -99,6 +99,14 @@ Settings of the configuration hold for the roles as for 'tidemark run'.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchE2E(cmd.Context(), f) },
 	}
+	f.addFlags(cmd)
+	flags := cmd.Flags()
+	flags.BoolVar(&f.max, "max", false, "find the highest rate that is sustained, beginning at --rate")
+	flags.StringVar(&f.plot, "plot", "", "draw latency by rate into this `file` (.svg or .png)")
+	return cmd
+}
+
+func (f *e2eFlags) addFlags(cmd *cobra.Command) {
 	f.benchTarget.addFlags(cmd)
 	f.loadFlags.addFlags(cmd)
 	flags := cmd.Flags()
@@ -108,39 +116,76 @@ Settings of the configuration hold for the roles as for 'tidemark run'.`,
 	flags.IntVar(&f.devices, "devices", 4, "users that are connected and wait for pushes")
 	flags.Float64Var(&f.probes, "probes", 50, "messages a second that are looked for in history and by pulls")
 	flags.DurationVar(&f.maxLag, "max-lag", 2*time.Second, "how far behind everything may be for a rate to count as sustained")
-	flags.BoolVar(&f.max, "max", false, "find the highest rate that is sustained, beginning at --rate")
-	flags.StringVar(&f.plot, "plot", "", "draw latency by rate into this `file` (.svg or .png)")
-	return cmd
 }
 
 func (a *app) benchE2E(ctx context.Context, f e2eFlags) (err error) {
-	sys, clean, err := a.benchSystem(ctx, f.benchTarget)
+	if f.plot != "" {
+		if err := bench.Plottable(f.plot); err != nil {
+			return usageError{fmt.Errorf("--plot %w", err)}
+		}
+	}
+	if len(f.rates) == 0 || (f.max && len(f.rates) > 1) {
+		return usagef("--rate: at least one is needed, and --max takes one to begin at")
+	}
+	progress := newBenchBar(a.errOut)
+	defer progress.finish()
+	s, done, err := a.openBench(ctx, f, f.binary, progress)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, clean()) }()
-	progress := newBenchBar(a.errOut)
-	defer progress.finish()
+	defer func() { err = errors.Join(err, done()) }()
+	var reports []*bench.Report
+	each := func(r *bench.Report) {
+		progress.finish()
+		a.printBench(r)
+		reports = append(reports, r)
+	}
+	if f.max {
+		best, err := s.Highest(ctx, f.rates[0], f.warmUp, f.duration, each)
+		if err != nil {
+			return interrupted(ctx, err)
+		}
+		if best == nil {
+			return errors.New("no rate was sustained")
+		}
+		if a.output != "json" {
+			fmt.Fprintf(a.out, "The highest rate that was sustained is %.0f messages a second.\n", best.Rate)
+		}
+	}
+	for _, rate := range f.rates {
+		if f.max {
+			break
+		}
+		r, err := s.Trial(ctx, rate, f.warmUp, f.duration)
+		if err != nil {
+			return interrupted(ctx, err)
+		}
+		each(r)
+	}
+	if f.plot != "" {
+		return bench.Plot(reports, f.plot)
+	}
+	return nil
+}
+
+// openBench makes a system that is ready to be measured; done ends it and
+// deletes what it left.
+func (a *app) openBench(ctx context.Context, f e2eFlags, binary string, progress *benchBar) (_ *bench.Session, done func() error, err error) {
+	f.binary = binary
+	given := a.sets
+	defer func() { a.sets = given }() // the next system has names of its own
+	sys, clean, err := a.benchSystem(ctx, f.benchTarget)
+	if err != nil {
+		return nil, nil, err
+	}
 	s, err := bench.Open(ctx, bench.Config{
 		System: sys, Load: f.Load, Rate: f.rates[0], WarmUp: f.warmUp, Duration: f.duration,
 		Devices: f.devices, Probes: f.probes, MaxLag: f.maxLag, Progress: progress.tell,
 	})
 	if err != nil {
-		return interrupted(ctx, err)
+		return nil, nil, errors.Join(interrupted(ctx, err), clean())
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	var reports []*bench.Report
-	for _, rate := range f.rates {
-		r, err := s.Trial(ctx, rate, f.warmUp, f.duration)
-		if err != nil {
-			return interrupted(ctx, err)
-		}
-		progress.finish()
-		a.printBench(r)
-		reports = append(reports, r)
-	}
-	_ = reports
-	return nil
+	return s, func() error { return errors.Join(s.Close(), clean()) }, nil
 }
 
 func (a *app) printBench(r *bench.Report) {

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -66,7 +69,12 @@ func (a *app) syncClient(timeout time.Duration) (svc tidemarkv1connect.SyncServi
 	if err != nil {
 		return nil, nil, err
 	}
+	authority, err := a.authority()
+	if err != nil {
+		return nil, nil, err
+	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = authority
 	transport.MaxIdleConnsPerHost = maxConcurrency
 	bound := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
@@ -84,6 +92,23 @@ func (a *app) syncClient(timeout time.Duration) (svc tidemarkv1connect.SyncServi
 	return svc, transport.CloseIdleConnections, nil
 }
 
+// authority gives what --ca says about whose certificates are believed; nil: the
+// system's authorities'.
+func (a *app) authority() (*tls.Config, error) {
+	if a.ca == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(a.ca)
+	if err != nil {
+		return nil, usagef("--ca: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, usagef("--ca: %s has no certificate in PEM", a.ca)
+	}
+	return &tls.Config{RootCAs: pool}, nil
+}
+
 // explain says in an error of a call what the person who called can do with.
 // What is no passing fault loses its Connect code, which tells them nothing.
 func explain(err error, base *url.URL) error {
@@ -94,6 +119,8 @@ func explain(err error, base *url.URL) error {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return connect.NewError(connect.CodeUnavailable, fmt.Errorf("nothing listens at %s; start 'tidemark dev', or name another --server: %w", base, syscall.ECONNREFUSED))
+	case errors.As(err, new(*tls.CertificateVerificationError)):
+		return fmt.Errorf("the certificate of %s is not by an authority that is known here; name it with --ca: %w", base, err)
 	case !connect.IsWireError(err) && (code == connect.CodeUnimplemented || code == connect.CodeUnknown || code == connect.CodeInternal):
 		return fmt.Errorf("%s does not answer as a sync API; name another --server: %w", base, err)
 	}

@@ -35,7 +35,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"),
 		// The WebSocket driver's wait for an answer on a connection that broke; it
 		// ends by itself within seconds.
-		goleak.IgnoreAnyFunction("github.com/centrifugal/centrifuge-go.(*Client).sendAsync.func1"))
+		goleak.IgnoreAnyFunction("github.com/centrifugal/centrifuge-go.(*Client).sendAsync.func1"),
+		// A gateway that tidies up after a connection that ended; the same.
+		goleak.IgnoreAnyFunction("github.com/centrifugal/centrifuge/internal/dissolve.(*Dissolver).runWorker"))
 }
 
 // buffer is written by a command while a test reads it.

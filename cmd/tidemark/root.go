@@ -37,6 +37,9 @@ type app struct {
 	// token and tokenFile say who calls the sync API. Both empty: what the
 	// environment says.
 	token, tokenFile string
+	// ca names a file with the authority of the servers' certificates. Empty: the
+	// system's authorities.
+	ca string
 }
 
 // execute runs one command line and gives the exit code. It returns when
@@ -123,6 +126,7 @@ Start with 'tidemark dev': everything in one process, nothing to install.`,
 	flags.StringVarP(&a.output, "output", "o", "text", "`format` of what is printed: text or json")
 	flags.StringVar(&a.server, "server", defaultServer, "base `URL` of the sync API")
 	flags.StringVar(&a.token, "token", "", "`token` that says who calls (default TIDEMARK_TOKEN)")
+	flags.StringVar(&a.ca, "ca", "", "PEM `file` with the authority that signed the certificates of sync API and gateway (default: the system's)")
 	flags.StringVar(&a.tokenFile, "token-file", "", "`file` with the token (default TIDEMARK_TOKEN_FILE)")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return oneOf("output", a.output, "text", "json") }
 	root.AddGroup(

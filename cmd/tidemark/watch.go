@@ -84,13 +84,17 @@ func (a *app) watch(ctx context.Context, svc tidemarkv1connect.SyncServiceClient
 	if err != nil {
 		return err
 	}
+	authority, err := a.authority()
+	if err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	seen, known := 0, &knowing{Service: svc, seqs: map[string]int64{}, say: a.complain}
 	c, err := client.New(client.Config{
 		User: watermark.UserID(f.user), Device: f.device, Service: known, Newest: f.newest,
 		Live: refusing{client.WebSocket{
-			URL: gateway.String(), User: watermark.UserID(f.user), Device: f.device, Token: token,
+			URL: gateway.String(), User: watermark.UserID(f.user), Device: f.device, Token: token, TLS: authority,
 			Lost: func(reason string) {
 				a.complain(fmt.Errorf("the connection to the gateway is lost (%s), trying again", reason))
 			},

@@ -104,7 +104,7 @@ func (s *Stage) send(ctx context.Context, n *note, msg *Notification) {
 	err := s.w.cfg.Sender.Send(within, msg)
 	cancel()
 	s.w.metrics.seconds.Observe(time.Since(start).Seconds())
-	n.tell(append(msg.told, msg.gone...))
+	n.tell(slices.Concat(msg.told, msg.refused, msg.gone))
 	s.forget(ctx, n, msg)
 	said, _ := errors.AsType[*SendError](err)
 	switch {
@@ -121,7 +121,11 @@ func (s *Stage) send(ctx context.Context, n *note, msg *Notification) {
 	}
 	if err == nil {
 		s.w.metrics.attempts.WithLabelValues("ok").Inc()
-		s.finish(n, "delivered")
+		outcome := "delivered"
+		if len(msg.gone) > 0 && len(msg.gone) == len(n.told) {
+			outcome = "no_device" // all that there were
+		}
+		s.finish(n, outcome)
 		return
 	}
 	n.tries++

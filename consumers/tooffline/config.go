@@ -53,7 +53,7 @@ type Notification struct {
 	// Try counts the attempts, from 1.
 	Try int
 
-	told, gone []string
+	told, refused, gone []string
 }
 
 // Collapse names what replaces each other on a device: the conversation. It is
@@ -62,6 +62,10 @@ func (n *Notification) Collapse() string { return collapseOf(n.Conversation) }
 
 // Told notes that a device needs no other attempt.
 func (n *Notification) Told(d watermark.Device) { n.told = append(n.told, d.ID) }
+
+// Refused notes that a device will never take the notification: it needs no other
+// attempt.
+func (n *Notification) Refused(d watermark.Device) { n.refused = append(n.refused, d.ID) }
 
 // Gone notes that a device's token is not good any more: it needs no other
 // attempt, and its registration is taken away.

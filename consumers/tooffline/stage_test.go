@@ -275,7 +275,7 @@ func TestTheEndpointSaysWhenToComeBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.answer = func(_ context.Context, n *tooffline.Notification) error {
-			if n.Try > 1 {
+			if n.Try > 1 || n.User == "E" {
 				return nil
 			}
 			switch n.User {
@@ -312,10 +312,13 @@ func TestTheEndpointSaysWhenToComeBack(t *testing.T) {
 func TestTheCircuitOpensAndTriesAreKept(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t)
-		var down atomic.Bool
+		var down, slow atomic.Bool
 		down.Store(true)
 		w.answer = func(context.Context, *tooffline.Notification) error {
 			time.Sleep(10 * time.Millisecond)
+			if slow.Load() {
+				time.Sleep(time.Second)
+			}
 			if down.Load() {
 				return errDown
 			}
@@ -336,10 +339,14 @@ func TestTheCircuitOpensAndTriesAreKept(t *testing.T) {
 		if n < 5 || n > 8 { // those under way when it opened, at most
 			t.Errorf("%d attempts before the pause of an endpoint that fails", n)
 		}
-		w.after(2 * time.Second)
-		if got := len(w.sent); got != n+1 {
-			t.Errorf("%d attempts after the pause, want one", got-n)
+		slow.Store(true)
+		looks := w.looks
+		w.after(1500 * time.Millisecond) // one is under way
+		if got := len(w.sent); got != n+1 || w.looks != looks+1 {
+			t.Errorf("%d attempts after the pause and %d looks at users, want one", got-n, w.looks-looks)
 		}
+		slow.Store(false)
+		w.after(time.Second)
 		if v := w.gauge("tidemark_tooffline_circuit_open"); v != 1 {
 			t.Errorf("circuit_open = %v", v)
 		}
@@ -610,5 +617,27 @@ func TestDevices(t *testing.T) {
 		equal(t, "forgotten", w.forgot, []string{"B/old"})
 		w.outcome("no_device", 1)
 		w.outcome("delivered", 1)
+	})
+}
+
+// Each user of a record has a letter of its own, so that replaying one does not
+// count for the others.
+func TestLettersOfOneRecordAreSeveral(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.answer = func(context.Context, *tooffline.Notification) error {
+			return &tooffline.SendError{Final: true, Err: errDown}
+		}
+		w.begin(nil)
+		defer w.close()
+		w.tell(group, 1, "B", "C", "D")
+		w.after(time.Minute)
+		ids := make(map[string]bool)
+		for _, l := range w.letters {
+			ids[l.ID()] = true
+		}
+		if len(w.letters) != 3 || len(ids) != 3 {
+			t.Errorf("%d letters with %d ids", len(w.letters), len(ids))
+		}
 	})
 }

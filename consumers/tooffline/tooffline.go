@@ -116,7 +116,7 @@ func (w *Worker) hold() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wait := max(time.Until(w.quiet), w.breaker.RemainingDelay())
-	if wait <= 0 && w.breaker.IsHalfOpen() && w.flying > 0 {
+	if wait <= 0 && !w.breaker.IsClosed() && w.flying > 0 {
 		return probeEvery
 	}
 	return max(wait, 0)

@@ -212,6 +212,10 @@ func (w *world) handle(records ...wire.Record) int64 {
 // after lets time pass and gives what is durable then.
 func (w *world) after(d time.Duration) int64 {
 	w.t.Helper()
+	// What the test has read so far, it has read before what comes.
+	w.mu.Lock()
+	w.began = w.began.Add(0)
+	w.mu.Unlock()
 	time.Sleep(d) // in a bubble: no time of ours
 	synctest.Wait()
 	durable, err := w.stage.Flush(w.t.Context())

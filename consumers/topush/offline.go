@@ -37,15 +37,6 @@ type Presence interface {
 	Online(ctx context.Context, users []watermark.UserID) (map[watermark.UserID]bool, error)
 }
 
-// Nobody is the Presence of a deployment that does not know who is connected:
-// all are taken for absent, and what they have read decides later on.
-type Nobody struct{}
-
-// Online implements Presence.
-func (Nobody) Online(context.Context, []watermark.UserID) (map[watermark.UserID]bool, error) {
-	return nil, nil
-}
-
 // Appender appends records and returns when they are acknowledged.
 type Appender interface {
 	Append(ctx context.Context, outs []wire.Out) error

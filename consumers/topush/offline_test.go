@@ -160,9 +160,6 @@ func TestAbsentUsersStandInRecords(t *testing.T) {
 	if err := l.Offer(t.Context(), []topush.Offer{{Conversation: group, Message: m, Users: many[:1]}}); !errors.Is(err, errDied) {
 		t.Errorf("err = %v: nobody knows who is online", err)
 	}
-	if on, err := (topush.Nobody{}).Online(t.Context(), many); len(on) != 0 || err != nil {
-		t.Errorf("%v, %v", on, err)
-	}
 	_, err = topush.NewOfflineLog(topush.OfflineLog{})
 	for _, want := range []string{"Log", "Topic", "Presence"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

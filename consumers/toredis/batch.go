@@ -313,10 +313,14 @@ func (s *Stage) append(ctx context.Context, lots []*lot) error {
 // record of its own: a cold owner that does not know it decides it again, and
 // to the same end.
 func pack(l *lot) []watermark.Record {
-	p := wire.NewPacker(l.batch.Conversation)
+	p := wire.NewPacker(l.batch.Conversation, len(l.batch.Inputs))
 	for i := range l.batch.Inputs {
-		in := &l.batch.Inputs[i]
-		p.Add(in.Origin, l.alloc.Outcomes[i].Events(in)...)
+		in, out := &l.batch.Inputs[i], &l.alloc.Outcomes[i]
+		if m, ok := out.Message(in); ok {
+			p.AddMessage(in.Origin, out.Policy, m)
+			continue
+		}
+		p.Add(in.Origin, out.Events(in)...)
 	}
 	return p.Records()
 }

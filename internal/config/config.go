@@ -131,6 +131,7 @@ type Sync struct {
 	PageBytes     int           `koanf:"page_bytes" doc:"Bytes of messages in one answer of Pull."`
 	AnswerTimeout time.Duration `koanf:"answer_timeout" doc:"How long a call waits for the owner of a conversation."`
 	Reflection    bool          `koanf:"reflection" doc:"Serve gRPC reflection, to everybody who can reach the port."`
+	Origins       []string      `koanf:"origins" doc:"Origins of web pages that may call from a browser, each scheme://host[:port]; * for all. Empty: pages of the same host only."`
 	Console       Console       `koanf:"console"`
 	TLS           ServerTLS     `koanf:"tls"`
 }

@@ -27,6 +27,8 @@ type ToOffline struct {
 	BreakerPause     time.Duration `koanf:"breaker_pause" doc:"for this long, and is then tried with one attempt. It costs no tries."`
 	MaxPending       int           `koanf:"max_pending" doc:"Messages times users that a partition holds in memory for an endpoint. What it cannot take stays in Kafka."`
 	Webhook          Webhook       `koanf:"webhook"`
+	FCM              FCM           `koanf:"fcm"`
+	APNs             APNs          `koanf:"apns"`
 }
 
 // Webhook is an endpoint of the operator's own.
@@ -36,6 +38,22 @@ type Webhook struct {
 	KeyID      string `koanf:"key_id" doc:"Name of the key in the header tidemark-key-id."`
 	Secret     string `koanf:"secret" secret:"true" doc:"Key that signs requests, at least 32 bytes: as it is, or whsec_ and base64."`
 	SecretFile string `koanf:"secret_file" doc:"File with the key, instead of secret; spaces and line ends around it do not count."`
+}
+
+// FCM is Firebase Cloud Messaging.
+type FCM struct {
+	CredentialsFile string `koanf:"credentials_file" doc:"File with the JSON key of a service account, to notify devices registered for FCM. Empty: none is."`
+	Project         string `koanf:"project" doc:"Firebase project. Empty: that of the key."`
+	URL             string `koanf:"url" doc:"Where Firebase takes messages: https, or http on loopback. Empty: its own address."`
+}
+
+// APNs is Apple's push service.
+type APNs struct {
+	KeyFile string `koanf:"key_file" doc:"The .p8 file that Apple gave, to notify devices registered for APNs. Empty: none is."`
+	KeyID   string `koanf:"key_id" doc:"Apple's id of that key."`
+	TeamID  string `koanf:"team_id" doc:"Apple's id of the developer team."`
+	Topic   string `koanf:"topic" doc:"The application's bundle id."`
+	URL     string `koanf:"url" doc:"Where Apple takes notifications, https. Empty: production. The sandbox: https://api.sandbox.push.apple.com."`
 }
 
 // SecretText gives the key as it was written.
@@ -53,11 +71,26 @@ func (w Webhook) SecretText() (string, error) {
 // Endpoints names the endpoints that are set.
 func (t ToOffline) Endpoints() []string {
 	var out []string
-	if t.Enabled && t.Webhook.URL != "" {
+	if !t.Enabled {
+		return nil
+	}
+	if t.Webhook.URL != "" {
 		out = append(out, t.Webhook.Name)
+	}
+	if t.FCM.CredentialsFile != "" {
+		out = append(out, EndpointFCM)
+	}
+	if t.APNs.KeyFile != "" {
+		out = append(out, EndpointAPNs)
 	}
 	return out
 }
+
+// The names of the vendors' endpoints.
+const (
+	EndpointFCM  = "fcm"
+	EndpointAPNs = "apns"
+)
 
 func defaultToOffline() ToOffline {
 	return ToOffline{
@@ -91,18 +124,23 @@ func (c *Config) validateToOffline(bad badFunc) {
 		bad("tooffline.preview", "must be within 0..1024, is %d", t.Preview)
 	}
 	w := t.Webhook
-	if !endpointName.MatchString(w.Name) {
-		bad("tooffline.webhook.name", "%q must be 1-32 bytes of [a-z0-9-]", w.Name)
+	if !endpointName.MatchString(w.Name) || w.Name == EndpointFCM || w.Name == EndpointAPNs {
+		bad("tooffline.webhook.name", "%q must be 1-32 bytes of [a-z0-9-], and neither fcm nor apns", w.Name)
+	}
+	if !t.Enabled && (w.URL != "" || t.FCM.CredentialsFile != "" || t.APNs.KeyFile != "") {
+		bad("tooffline.enabled", "must be set, since an endpoint is")
+	}
+	for key, text := range map[string]string{"webhook": w.URL, "fcm": t.FCM.URL, "apns": t.APNs.URL} {
+		u, err := url.Parse(text)
+		if text != "" && (err != nil || u.Host == "" || u.Scheme != "https" && (key == "apns" || u.Scheme != "http" || !isLoopback(u.Hostname()))) {
+			bad("tooffline."+key+".url", "is no https URL (http is taken on loopback only, and not for apns)") // it may hold a password
+		}
+	}
+	if a := t.APNs; a.KeyFile != "" && (a.KeyID == "" || a.TeamID == "" || a.Topic == "") {
+		bad("tooffline.apns", "key_id, team_id and topic are needed with key_file")
 	}
 	if w.URL == "" {
 		return
-	}
-	if !t.Enabled {
-		bad("tooffline.enabled", "must be set, since an endpoint is")
-	}
-	u, err := url.Parse(w.URL)
-	if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())) {
-		bad("tooffline.webhook.url", "is no https URL (http is taken on loopback only)")
 	}
 	if w.KeyID == "" {
 		bad("tooffline.webhook.key_id", "is needed with url")

@@ -23,6 +23,11 @@ func TestEndpointsOfAbsentUsersAreChecked(t *testing.T) {
 		{name: "two secrets", yaml: secret + "    secret_file: x\n", want: "secret_file"},
 		{name: "no key id", yaml: secret + "    key_id: ''\n", want: "tooffline.webhook.key_id"},
 		{name: "bad name", yaml: secret + "    name: My Hook\n", want: "tooffline.webhook.name"},
+		{name: "a vendor's name", yaml: secret + "    name: fcm\n", want: "tooffline.webhook.name"},
+		{name: "key of apple alone", yaml: "tooffline:\n  enabled: true\n  apns:\n    key_file: x\n", want: "team_id"},
+		{name: "apple in clear", yaml: "tooffline:\n  enabled: true\n  apns:\n    url: http://127.0.0.1:9\n", want: "tooffline.apns.url"},
+		{name: "firebase in clear", yaml: "tooffline:\n  enabled: true\n  fcm:\n    url: http://example.org\n", want: "tooffline.fcm.url"},
+		{name: "firebase not enabled", yaml: "tooffline:\n  fcm:\n    credentials_file: x\n", want: "tooffline.enabled"},
 		{name: "numbers", yaml: "tooffline:\n  tries: 0\n", want: "tooffline.tries"},
 		{name: "pauses", yaml: "tooffline:\n  first_pause: 1h\n", want: "tooffline.first_pause"},
 		{name: "delay", yaml: "tooffline:\n  delay: -1s\n", want: "tooffline.delay"},
@@ -53,5 +58,17 @@ func TestTheKeyOfAWebhookMayStandInAFile(t *testing.T) {
 	}
 	if _, err := (config.Webhook{SecretFile: f + "x"}).SecretText(); err == nil || !strings.Contains(err.Error(), "secret_file") {
 		t.Errorf("err = %v", err)
+	}
+}
+
+func TestEachVendorThatIsSetIsAnEndpoint(t *testing.T) {
+	cfg := config.Default()
+	cfg.ToOffline.Webhook.URL, cfg.ToOffline.FCM.CredentialsFile, cfg.ToOffline.APNs.KeyFile = "https://x", "f", "k"
+	if got := cfg.ToOffline.Endpoints(); got != nil {
+		t.Errorf("not enabled, and has %v", got)
+	}
+	cfg.ToOffline.Enabled = true
+	if got := cfg.ToOffline.Endpoints(); !slices.Equal(got, []string{"webhook", "fcm", "apns"}) {
+		t.Errorf("endpoints %v", got)
 	}
 }

@@ -95,11 +95,7 @@ func (c Codec) checkSize(in *watermark.Input) error {
 }
 
 func (c Codec) decodeSend(r *Record, f, id first) (watermark.Input, error) {
-	s, err := unmarshalSend(r)
-	if err != nil {
-		return watermark.Input{}, undecodable(err)
-	}
-	conv, m, err := convert.SendToMessage(s, c.Limits)
+	conv, m, err := c.readSend(r)
 	if err != nil {
 		return watermark.Input{}, err
 	}
@@ -118,6 +114,22 @@ func (c Codec) decodeSend(r *Record, f, id first) (watermark.Input, error) {
 		}
 	}
 	return in, nil
+}
+
+func (c Codec) readSend(r *Record) (watermark.ConversationID, watermark.Message, error) {
+	if len(r.Value) > 0 {
+		asJSON, err := isJSON(r)
+		if err == nil && !asJSON {
+			if s, ok := quickSend(r.Value); ok {
+				return s.Message(c.Limits)
+			}
+		}
+	}
+	s, err := unmarshalSend(r)
+	if err != nil {
+		return "", watermark.Message{}, undecodable(err)
+	}
+	return convert.SendToMessage(s, c.Limits)
 }
 
 func unmarshalSend(r *Record) (*v1.SendMessage, error) {

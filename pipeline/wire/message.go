@@ -42,6 +42,13 @@ func EncodeMessage(m *watermark.Message) (header, body []byte) {
 	return appendHeader(make([]byte, 0, headerSize(m)), m), appendContent(make([]byte, 0, contentSize(m)), m)
 }
 
+// AppendMessage appends what EncodeMessage gives, the one behind the other, and
+// tells how long the header is.
+func AppendMessage(b []byte, m *watermark.Message) (out []byte, header int) {
+	out = appendHeader(b, m)
+	return appendContent(out, m), len(out) - len(b)
+}
+
 // DecodeMessage is the way back. An absent body gives the message without
 // content, as a revoked one is stored; Revoked is the caller's to set. The
 // error is a fault.Poison.

@@ -35,14 +35,29 @@ type Packer struct {
 	conv    watermark.ConversationID
 	records []watermark.Record
 	cur     watermark.Record
-	inputs  map[watermark.Partition]int64
-	size    int // of the events in cur, an upper bound
-	count   int // messages in cur
+	run     []watermark.Message // the last event of cur, not in it yet
+	policy  watermark.UnreadPolicy
+	inputs  []watermark.Origin // the highest of each partition
+	size    int                // of the events in cur, an upper bound
+	count   int                // messages in cur
+	more    int                // messages that are still to come, for sure or not
 }
 
-// NewPacker gives a packer for one conversation.
-func NewPacker(conv watermark.ConversationID) *Packer {
-	return &Packer{conv: conv, inputs: make(map[watermark.Partition]int64, 1)}
+// NewPacker gives a packer for one conversation. messages is about how many will
+// come; it only saves work.
+func NewPacker(conv watermark.ConversationID, messages int) *Packer {
+	return &Packer{conv: conv, more: messages}
+}
+
+// AddMessage appends the message that one input has become, as Add does with the
+// event of it.
+func (p *Packer) AddMessage(origin watermark.Origin, policy watermark.UnreadPolicy, m watermark.Message) {
+	u := unit{message: &m, policy: policy, size: eventOverhead + messageSize(&m)}
+	if !p.fits(1, u.size) {
+		p.cut()
+	}
+	p.append(u)
+	p.account(origin)
 }
 
 // Add appends the events of one input, none for an input that has none but was
@@ -78,11 +93,12 @@ func (p *Packer) Records() []watermark.Record {
 func (p *Packer) base() int { return recordOverhead + inputSize*(len(p.inputs)+1) }
 
 func (p *Packer) fits(messages, size int) bool {
-	return len(p.cur.Events) == 0 || (p.count+messages <= MaxRecordMessages && p.base()+p.size+size <= MaxRecordBytes)
+	return (len(p.cur.Events) == 0 && len(p.run) == 0) || (p.count+messages <= MaxRecordMessages && p.base()+p.size+size <= MaxRecordBytes)
 }
 
 // cut ends the current record.
 func (p *Packer) cut() {
+	p.endRun()
 	if len(p.cur.Events) > 0 {
 		p.cur.Conversation = p.conv
 		p.cur.Inputs = p.accounted()
@@ -96,19 +112,20 @@ func (p *Packer) account(o watermark.Origin) {
 	if o.Partition.TopicID == "" {
 		return
 	}
-	if old, ok := p.inputs[o.Partition]; !ok || o.Offset > old {
-		p.inputs[o.Partition] = o.Offset
+	for i := range p.inputs {
+		if p.inputs[i].Partition == o.Partition {
+			p.inputs[i].Offset = max(p.inputs[i].Offset, o.Offset)
+			return
+		}
 	}
+	p.inputs = append(p.inputs, o)
 }
 
 func (p *Packer) accounted() []watermark.Origin {
 	if len(p.inputs) == 0 {
 		return nil
 	}
-	out := make([]watermark.Origin, 0, len(p.inputs))
-	for part, off := range p.inputs {
-		out = append(out, watermark.Origin{Partition: part, Offset: off})
-	}
+	out := slices.Clone(p.inputs)
 	slices.SortFunc(out, func(a, b watermark.Origin) int {
 		return cmp.Or(cmp.Compare(a.Partition.TopicID, b.Partition.TopicID), cmp.Compare(a.Partition.Number, b.Partition.Number))
 	})
@@ -121,18 +138,31 @@ func (p *Packer) append(u unit) {
 	p.size += u.size
 	p.count += u.messages()
 	if u.message == nil {
+		p.endRun()
 		p.cur.Events = append(p.cur.Events, u.event)
 		return
 	}
-	if n := len(p.cur.Events); n > 0 {
-		run, ok := p.cur.Events[n-1].(watermark.MessagesSequenced)
-		if ok && run.Policy == u.policy && run.Messages[len(run.Messages)-1].Seq < u.message.Seq {
-			run.Messages = append(run.Messages, *u.message)
-			p.cur.Events[n-1] = run
-			return
-		}
+	if n := len(p.run); n > 0 && (p.policy != u.policy || p.run[n-1].Seq >= u.message.Seq) {
+		p.endRun()
 	}
-	p.cur.Events = append(p.cur.Events, watermark.MessagesSequenced{Policy: u.policy, Messages: []watermark.Message{*u.message}})
+	if p.run == nil {
+		p.policy = u.policy
+		p.run = make([]watermark.Message, 0, min(max(p.more, 1), MaxRecordMessages))
+	}
+	p.run = append(p.run, *u.message)
+	p.more--
+}
+
+// endRun makes the run at hand an event.
+func (p *Packer) endRun() {
+	if len(p.run) == 0 {
+		return
+	}
+	if p.cur.Events == nil {
+		p.cur.Events = make([]watermark.Event, 0, 1)
+	}
+	p.cur.Events = append(p.cur.Events, watermark.MessagesSequenced{Policy: p.policy, Messages: p.run})
+	p.run = nil
 }
 
 // unit is what is never cut: a message or another event.

@@ -20,7 +20,7 @@ func one(seq watermark.Seq, policy watermark.UnreadPolicy) watermark.Event {
 }
 
 func TestPackerMergesRuns(t *testing.T) {
-	p := wire.NewPacker("group:g")
+	p := wire.NewPacker("group:g", 0)
 	p.Add(origin(10), one(1, 0))
 	p.Add(origin(11), one(2, 0))
 	p.Add(origin(12)) // refused
@@ -51,7 +51,7 @@ func TestPackerMergesRuns(t *testing.T) {
 }
 
 func TestPackerCutsAtTheMessageLimit(t *testing.T) {
-	p := wire.NewPacker("group:g")
+	p := wire.NewPacker("group:g", 0)
 	for s := watermark.Seq(1); s <= 501; s++ {
 		p.Add(origin(int64(s)), one(s, 0))
 	}
@@ -70,7 +70,7 @@ func TestPackerCutsAtTheMessageLimit(t *testing.T) {
 }
 
 func TestPackerKeepsAnInputTogether(t *testing.T) {
-	p := wire.NewPacker("group:g")
+	p := wire.NewPacker("group:g", 0)
 	for s := watermark.Seq(1); s < 200; s++ {
 		p.Add(origin(int64(s)), one(s, 0))
 	}
@@ -86,7 +86,7 @@ func TestPackerKeepsAnInputTogether(t *testing.T) {
 }
 
 func TestPackerCutsAnInputThatFitsNowhere(t *testing.T) {
-	p := wire.NewPacker("group:g")
+	p := wire.NewPacker("group:g", 0)
 	p.Add(origin(1), one(1, 0))
 	p.Add(origin(2), run(2, 450))
 	recs := p.Records()
@@ -109,7 +109,7 @@ func TestPackerCutsAnInputThatFitsNowhere(t *testing.T) {
 }
 
 func TestPackerHasNoRecordWithoutEvents(t *testing.T) {
-	p := wire.NewPacker("group:g")
+	p := wire.NewPacker("group:g", 0)
 	p.Add(origin(1))
 	p.Add(origin(2), watermark.MessagesSequenced{})
 	if recs := p.Records(); recs != nil {
@@ -123,7 +123,7 @@ func TestPackerHasNoRecordWithoutEvents(t *testing.T) {
 }
 
 func TestPackerAccountsForTheHighestInput(t *testing.T) {
-	p := wire.NewPacker("group:g")
+	p := wire.NewPacker("group:g", 0)
 	p.Add(origin(10), one(2, 0))
 	p.Add(origin(9), one(1, 0)) // came again behind its successor
 	if d := cmp.Diff([]watermark.Origin{origin(10)}, p.Records()[0].Inputs); d != "" {
@@ -134,7 +134,7 @@ func TestPackerAccountsForTheHighestInput(t *testing.T) {
 func TestPackerLeavesItsArgumentsAlone(t *testing.T) {
 	msgs := make([]watermark.Message, 1, 4)
 	msgs[0] = message(1)
-	p := wire.NewPacker("group:g")
+	p := wire.NewPacker("group:g", 0)
 	p.Add(origin(1), watermark.MessagesSequenced{Messages: msgs})
 	p.Add(origin(2), one(2, 0))
 	p.Records()
@@ -154,7 +154,7 @@ type packed struct {
 func TestPackerKeepsOrderAndBounds(t *testing.T) {
 	others := events.Filter(func(e watermark.Event) bool { _, ok := e.(watermark.MessagesSequenced); return !ok })
 	rapid.Check(t, func(t *rapid.T) {
-		p := wire.NewPacker("group:g")
+		p := wire.NewPacker("group:g", 0)
 		var in packed
 		var seq watermark.Seq
 		for i := range rapid.IntRange(1, 12).Draw(t, "inputs") {

@@ -87,18 +87,47 @@ func (s Space) Validate() error {
 
 // Key names one key of a conversation.
 func (s Space) Key(conv watermark.ConversationID, p Part) string {
-	return s.Prefix + "tm:{" + string(conv) + "}:" + string(p)
+	return s.Prefix + keyStart + string(conv) + keyEnd + string(p)
 }
 
 // Keys names several keys of a conversation, in the order of parts.
 func (s Space) Keys(conv watermark.ConversationID, parts ...Part) []string {
-	base := s.Prefix + "tm:{" + string(conv) + "}:"
-	keys := make([]string, len(parts))
-	for i, p := range parts {
-		keys[i] = base + string(p)
-	}
-	return keys
+	return s.AllKeys([]watermark.ConversationID{conv}, parts)[0]
 }
+
+// AllKeys names the same keys of several conversations. It allocates three
+// times, however many they are.
+func (s Space) AllKeys(convs []watermark.ConversationID, parts []Part) [][]string {
+	size := 0
+	for _, p := range parts {
+		size += len(p)
+	}
+	total := 0
+	for _, c := range convs {
+		total += size + len(parts)*(len(s.Prefix)+len(keyStart)+len(c)+len(keyEnd))
+	}
+	var b strings.Builder
+	b.Grow(total)
+	keys := make([]string, 0, len(convs)*len(parts))
+	out := make([][]string, len(convs))
+	for i, c := range convs {
+		from := len(keys)
+		for _, p := range parts {
+			at := b.Len()
+			b.WriteString(s.Prefix)
+			b.WriteString(keyStart)
+			b.WriteString(string(c))
+			b.WriteString(keyEnd)
+			b.WriteString(string(p))
+			keys = append(keys, b.String()[at:])
+		}
+		out[i] = keys[from:len(keys):len(keys)]
+	}
+	return out
+}
+
+// What stands before and after a conversation's id in its keys.
+const keyStart, keyEnd = "tm:{", "}:"
 
 // AnswerKey names the key under which an answer is handed over.
 func (s Space) AnswerKey(k watermark.AnswerKey) string {

@@ -23,6 +23,14 @@ type Script struct {
 	name, source, sha string
 }
 
+// text gives what names the script in a call by a command of that name.
+func (s *Script) text(command string) *string {
+	if command == evalSHA {
+		return &s.sha
+	}
+	return &s.source
+}
+
 // NewScript gives the script of a source without the prelude; name is used in
 // errors.
 func NewScript(name, source string) *Script {
@@ -31,11 +39,12 @@ func NewScript(name, source string) *Script {
 	return &Script{name: name, source: s, sha: hex.EncodeToString(sum[:])}
 }
 
-// Call is one call of a script. All keys must share one hash tag.
+// Call is one call of a script. All keys must share one hash tag. It must not
+// change before its result is there.
 type Call struct {
 	Script *Script
 	Keys   []string
-	Args   []any // strings, byte slices and integers
+	Args   []any // strings, byte slices and integers, or pointers to strings and integers
 }
 
 // Result is what a call gave: nil, int64, string, or []any of these.
@@ -98,11 +107,22 @@ func (r *Runner) run(ctx context.Context, calls []Call, results []Result) {
 
 // pipeline sends the calls named by todo and gives those whose script the
 // server did not know.
-func (r *Runner) pipeline(ctx context.Context, calls []Call, todo []int, results []Result, send sender) []int {
+func (r *Runner) pipeline(ctx context.Context, calls []Call, todo []int, results []Result, command string) []int {
 	pipe := r.client.Pipeline()
+	size := 0
+	for _, i := range todo {
+		size += 3 + len(calls[i].Keys) + len(calls[i].Args)
+	}
+	args := make([]any, 0, size) // of all calls, one after another
 	cmds := make([]*redis.Cmd, len(todo))
 	for k, i := range todo {
-		cmds[k] = send(ctx, pipe, &calls[i])
+		from := len(args)
+		args = calls[i].words(args, command)
+		cmds[k] = redis.NewCmd(ctx, args[from:len(args):len(args)]...)
+		if len(calls[i].Keys) > 0 {
+			cmds[k].SetFirstKeyPos(3)
+		}
+		_ = pipe.Process(ctx, cmds[k]) // it is put into the pipeline, which cannot fail
 	}
 	_, execErr := pipe.Exec(ctx)
 	var unknown []int
@@ -126,14 +146,20 @@ func (r *Runner) pipeline(ctx context.Context, calls []Call, todo []int, results
 	return unknown
 }
 
-type sender func(context.Context, redis.Pipeliner, *Call) *redis.Cmd
+// The commands that call a script, by its hash or by its text.
+const (
+	evalSHA = "evalsha"
+	eval    = "eval"
+)
 
-func evalSHA(ctx context.Context, p redis.Pipeliner, c *Call) *redis.Cmd {
-	return p.EvalSha(ctx, c.Script.sha, c.Keys, c.Args...)
-}
-
-func eval(ctx context.Context, p redis.Pipeliner, c *Call) *redis.Cmd {
-	return p.Eval(ctx, c.Script.source, c.Keys, c.Args...)
+// words appends the words of a call. Those that stand somewhere are pointed to,
+// since a word that is handed over by value costs an allocation.
+func (c *Call) words(args []any, command string) []any {
+	args = append(args, command, c.Script.text(command), len(c.Keys))
+	for i := range c.Keys {
+		args = append(args, &c.Keys[i])
+	}
+	return append(args, c.Args...)
 }
 
 // load teaches every master the scripts of the calls named by todo.

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,15 +41,18 @@ type received struct {
 }
 
 // endpoint gives an endpoint that answers with answer, and what it got.
-func endpoint(t *testing.T, answer http.HandlerFunc) (*webhook.Sender, *[]received) {
+func endpoint(t *testing.T, answer http.HandlerFunc) (*webhook.Sender, func() []received) {
 	t.Helper()
+	var mu sync.Mutex
 	var got []received
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
+		mu.Lock()
 		got = append(got, received{r.Header, body})
+		mu.Unlock()
 		if r.Method != http.MethodPost || r.URL.Path != "/push" {
 			t.Errorf("%s %s", r.Method, r.URL.Path)
 		}
@@ -64,7 +68,11 @@ func endpoint(t *testing.T, answer http.HandlerFunc) (*webhook.Sender, *[]receiv
 		_ = s.Close()
 		srv.Close()
 	})
-	return s, &got
+	return s, func() []received {
+		mu.Lock()
+		defer mu.Unlock()
+		return got
+	}
 }
 
 func TestWhatIsSentIsVerified(t *testing.T) {
@@ -73,7 +81,7 @@ func TestWhatIsSentIsVerified(t *testing.T) {
 	if err := s.Send(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
-	r := (*got)[0]
+	r := got()[0]
 	if r.header.Get(webhook.HeaderIdem) != "msg_1" || r.header.Get("content-type") != "application/json" {
 		t.Errorf("header %v", r.header)
 	}
@@ -107,7 +115,7 @@ func TestTheLibraryOfStandardWebhooksTakesIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := (*got)[0]
+	r := got()[0]
 	if err := wh.Verify(r.body, r.header); err != nil {
 		t.Error(err)
 	}
@@ -121,7 +129,7 @@ func TestWhatWasTamperedWithIsRefused(t *testing.T) {
 	if err := s.Send(t.Context(), notification()); err != nil {
 		t.Fatal(err)
 	}
-	r := (*got)[0]
+	r := got()[0]
 	stamp, err := strconv.ParseInt(r.header.Get(webhook.HeaderTimestamp), 10, 64)
 	if err != nil {
 		t.Fatal(err)
@@ -198,8 +206,8 @@ func TestAnAnswerDecides(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s, got := endpoint(t, c.answer)
 			err := s.Send(t.Context(), notification())
-			if (err == nil) != c.ok || len(*got) != 1 {
-				t.Fatalf("err = %v after %d requests", err, len(*got))
+			if (err == nil) != c.ok || len(got()) != 1 {
+				t.Fatalf("err = %v after %d requests", err, len(got()))
 			}
 			said, _ := errors.AsType[*tooffline.SendError](err)
 			if said == nil {

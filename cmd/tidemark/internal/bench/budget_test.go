@@ -15,6 +15,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/bench"
@@ -75,13 +76,78 @@ func TestStagesAllocateWhatIsWrittenDown(t *testing.T) {
 	}
 }
 
+// What each stage asks of Redis, Kafka and history is part of its meaning: it is
+// counted, in batches of 500 messages, and does not change with the machine.
+func TestStagesAskForWhatTheyMust(t *testing.T) {
+	const batches, batch = 20, 500
+	for _, per := range []int{1, 10} {
+		convs := batch / per // in each batch
+		t.Run(fmt.Sprintf("toredis b=%d", per), func(t *testing.T) {
+			client, asked := answering(t)
+			calls := &bench.Calls{}
+			run(t, bench.StageConfig{Stage: "toredis", PerConversation: per, Redis: client, Calls: calls}, func() {
+				clear(asked.commands)
+				asked.trips = 0
+			})
+			equal(t, "commands", asked.commands, map[string]int{"evalsha": batches * convs, "zadd": batches, "zscore": batches})
+			equal(t, "round trips", asked.trips, 2*batches) // the script, the batch's place
+			equal(t, "records", calls.Records.Load(), batches*int64(convs))
+			equal(t, "appends", calls.Appends.Load(), batches)
+		})
+		t.Run(fmt.Sprintf("tomongo b=%d", per), func(t *testing.T) {
+			calls := &bench.Calls{}
+			run(t, bench.StageConfig{Stage: "tomongo", PerConversation: per, Calls: calls}, func() {})
+			equal(t, "rows", calls.Rows.Load(), batches*batch)
+			equal(t, "writes", calls.Writes.Load(), 2*batches) // rows, marks
+			// Each of the two users sends half of what a conversation gets, and has
+			// one mark for all of it.
+			equal(t, "marks", calls.Marks.Load(), batches*int64(convs*min(per, 2)))
+			equal(t, "tells", calls.Tells.Load(), 0)
+			equal(t, "records", calls.Records.Load(), 0)
+		})
+		t.Run(fmt.Sprintf("topush b=%d", per), func(t *testing.T) {
+			client, asked := answering(t)
+			calls := &bench.Calls{}
+			run(t, bench.StageConfig{Stage: "topush", PerConversation: per, Redis: client, Calls: calls}, func() {
+				clear(asked.commands)
+				asked.trips = 0
+			})
+			equal(t, "commands", asked.commands, map[string]int{"zadd": batches * convs, "expire": batches * convs})
+			equal(t, "round trips", asked.trips, batches)
+			equal(t, "hand-offs", calls.Delivers.Load(), batches*int64((convs+63)/64)) // of 64 conversations each
+		})
+	}
+}
+
+// run feeds a stage; begin is called when it is warm.
+func run(t *testing.T, cfg bench.StageConfig, begin func()) {
+	t.Helper()
+	cfg.Batch, cfg.Batches, cfg.Partitions, cfg.Size = 500, 20, 1, 300
+	handle, _, err := bench.Feed(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin()
+	cfg.Calls.Reset()
+	if err := handle(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func equal[T any](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got): %s", what, diff)
+	}
+}
+
 // measure gives what a stage allocates for one message, without what it is fed
 // with and without Redis's part of the driver's socket.
 func measure(t *testing.T, stage string, per int) allocs {
 	t.Helper()
 	cfg := bench.StageConfig{Stage: stage, PerConversation: per, Batch: 500, Batches: 20, Partitions: 1, Size: 300}
 	if stage == "toredis" {
-		cfg.Redis = answering(t)
+		cfg.Redis, _ = answering(t)
 	}
 	handle, messages, err := bench.Feed(t.Context(), cfg)
 	if err != nil {
@@ -101,15 +167,20 @@ func measure(t *testing.T, stage string, per int) allocs {
 
 // answering gives a client whose every script call says that the conversation is
 // warm and gives the next seqs; nothing goes over a network.
-func answering(t *testing.T) redis.UniversalClient {
+func answering(t *testing.T) (redis.UniversalClient, *answers) {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
-	c.AddHook(&answers{seqs: map[string]int64{}})
+	a := &answers{seqs: map[string]int64{}, commands: map[string]int{}}
+	c.AddHook(a)
 	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return c, a
 }
 
-type answers struct{ seqs map[string]int64 }
+type answers struct {
+	seqs     map[string]int64
+	commands map[string]int // how often each was sent
+	trips    int            // round trips
+}
 
 // DialHook implements redis.Hook.
 func (*answers) DialHook(redis.DialHook) redis.DialHook {
@@ -124,9 +195,14 @@ func (*answers) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 // ProcessPipelineHook implements redis.Hook.
 func (a *answers) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(_ context.Context, cmds []redis.Cmder) error {
+		a.trips++
 		for _, cmd := range cmds {
+			a.commands[cmd.Name()]++
 			if c, ok := cmd.(*redis.Cmd); ok {
 				c.SetVal(a.decide(c.Args()))
+			}
+			if c, ok := cmd.(*redis.FloatSliceCmd); ok {
+				c.SetVal([]float64{0, 0})
 			}
 		}
 		return nil
@@ -136,7 +212,7 @@ func (a *answers) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPi
 // decide answers EVALSHA sha 10 keys... arguments...: each message, which begins
 // with "s", gets the next seq of its conversation.
 func (a *answers) decide(args []any) []any {
-	key := args[3].(string)
+	key := *args[3].(*string)
 	n := 0
 	for _, x := range args[13:] {
 		if x == "s" {

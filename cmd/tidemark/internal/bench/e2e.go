@@ -35,6 +35,8 @@ type Config struct {
 	MaxLag time.Duration
 	// Progress is told what goes on. nil: nobody is.
 	Progress func(what string, done, total int64)
+
+	oneUser bool // all conversations are of one user
 }
 
 func (c *Config) fill() error {
@@ -80,6 +82,9 @@ func Open(ctx context.Context, cfg Config) (_ *Session, err error) {
 		return nil, err
 	}
 	s := &Session{cfg: cfg, world: newWorld(cfg.Load)}
+	if cfg.oneUser {
+		s.world.side = 1
+	}
 	s.sequence = s.world.sequence()
 	cfg.Progress("starting", 0, 0)
 	if s.sys, err = open(ctx, cfg.System); err != nil {

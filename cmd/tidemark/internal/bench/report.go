@@ -169,7 +169,6 @@ func (r *Report) Text() (summary []string, latencies, processes, counts [][]stri
 	if r.NotFound+r.Skipped > 0 {
 		summary = append(summary, fmt.Sprintf("%d probes found nothing within %s, %d were not made", r.NotFound, probeFor, r.Skipped))
 	}
-	f := func(v float64) string { return fmt.Sprintf("%.1f", v) }
 	for _, x := range []struct {
 		name string
 		l    Latency
@@ -178,16 +177,44 @@ func (r *Report) Text() (summary []string, latencies, processes, counts [][]stri
 		{"pullable", r.Pullable}, {"in history", r.Persisted}, {"on a device", r.Pushed},
 	} {
 		if x.l.Count > 0 {
-			latencies = append(latencies, []string{x.name, f(x.l.P50), f(x.l.P90), f(x.l.P99), f(x.l.P999), f(x.l.Max), fmt.Sprint(x.l.Count)})
+			latencies = append(latencies, x.l.row(x.name))
 		}
 	}
-	for _, p := range r.Processes {
-		processes = append(processes, []string{p.Name, f(p.Cores), f(p.PerMessage), fmt.Sprintf("%.0f", float64(p.Memory)/1e6)})
+	return summary, latencies, UsageRows(r.Processes), CountRows(r.Counts)
+}
+
+// UsageRows gives processes for a table.
+func UsageRows(us []Usage) (rows [][]string) {
+	for _, p := range us {
+		rows = append(rows, []string{p.Name, fmt.Sprintf("%.1f", p.Cores), fmt.Sprintf("%.1f", p.PerMessage), fmt.Sprintf("%.0f", float64(p.Memory)/1e6)})
 	}
-	for _, c := range r.Counts {
-		counts = append(counts, []string{c.Name, fmt.Sprintf("%.3f", c.PerMessage)})
+	return rows
+}
+
+// CountRows gives counts for a table.
+func CountRows(cs []Count) (rows [][]string) {
+	for _, c := range cs {
+		rows = append(rows, []string{c.Name, fmt.Sprintf("%.3f", c.PerMessage)})
 	}
-	return summary, latencies, processes, counts
+	return rows
+}
+
+// Rows gives the latencies for a table.
+func (r *SyncReport) Rows() (rows [][]string) {
+	for _, x := range []struct {
+		name string
+		l    Latency
+	}{{"GetWatermarks, warm", r.WarmMarks}, {"GetWatermarks, cold", r.ColdMarks}, {"Pull, warm", r.WarmPull}, {"Pull, cold", r.ColdPull}} {
+		if x.l.Count > 0 {
+			rows = append(rows, x.l.row(x.name))
+		}
+	}
+	return rows
+}
+
+func (l Latency) row(name string) []string {
+	f := func(v float64) string { return fmt.Sprintf("%.1f", v) }
+	return []string{name, f(l.P50), f(l.P90), f(l.P99), f(l.P999), f(l.Max), fmt.Sprint(l.Count)}
 }
 
 func membersText(n int) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -43,8 +44,26 @@ type StageConfig struct {
 	// Writer takes what tomongo writes. nil: somebody who keeps nothing, so that
 	// the stage alone is measured.
 	Writer tomongo.History
+	// Calls counts what the stage asks for. nil: nobody does.
+	Calls *Calls
 	// Progress is told what goes on. nil: nobody is.
 	Progress func(what string, done, total int64)
+}
+
+// Calls are what a stage asks of Kafka and of history.
+type Calls struct {
+	Appends, Records atomic.Int64 // to Kafka
+	Writes           atomic.Int64 // to history
+	Rows, Marks      atomic.Int64 // in them
+	Tells            atomic.Int64 // read marks told to Redis
+	Delivers         atomic.Int64 // to the gateway
+}
+
+// Reset sets all of them to 0.
+func (c *Calls) Reset() {
+	for _, n := range []*atomic.Int64{&c.Appends, &c.Records, &c.Writes, &c.Rows, &c.Marks, &c.Tells, &c.Delivers} {
+		n.Store(0)
+	}
 }
 
 // maxPrepared bounds the bytes of the records that are made beforehand.
@@ -69,6 +88,9 @@ func (c *StageConfig) fill() error {
 	}
 	if c.Stage == "toredis" && c.Redis == nil {
 		errs = append(errs, errors.New("stage toredis needs a Redis"))
+	}
+	if c.Calls == nil {
+		c.Calls = &Calls{}
 	}
 	if c.Progress == nil {
 		c.Progress = func(string, int64, int64) {}
@@ -227,6 +249,7 @@ func stageReport(cfg *StageConfig, before, after *snapshot, taken time.Duration)
 // stageOf gives what makes the workers of a stage.
 func stageOf(cfg *StageConfig) (func(partition int32) (worker, error), error) {
 	quiet := slog.New(slog.DiscardHandler)
+	none := nothing{cfg.Calls}
 	var h *hot.Hot
 	var alloc *seqalloc.Allocator
 	if cfg.Redis != nil {
@@ -235,35 +258,35 @@ func stageOf(cfg *StageConfig) (func(partition int32) (worker, error), error) {
 		if h, err = hot.New(hot.Config{Redis: cfg.Redis, Space: space, Decode: wire.DecodeMessage}); err != nil {
 			return nil, err
 		}
-		if alloc, err = seqalloc.New(seqalloc.Config{Redis: cfg.Redis, Space: space, Encode: wire.EncodeMessage}); err != nil {
+		if alloc, err = seqalloc.New(seqalloc.Config{Redis: cfg.Redis, Space: space, Append: wire.AppendMessage}); err != nil {
 			return nil, err
 		}
 	}
 	switch cfg.Stage {
 	case "toredis":
 		s, err := toredis.New(toredis.Config{
-			Allocator: alloc, Truth: nothing{}, Members: h, Log: nothing{}, Answers: h, Partitions: int32(cfg.Partitions), Logger: quiet,
+			Allocator: alloc, Truth: none, Members: h, Log: none, Answers: h, Partitions: int32(cfg.Partitions), Logger: quiet,
 		})
 		if err != nil {
 			return nil, err
 		}
 		return func(p int32) (worker, error) { return s.Stage(p) }, nil
 	case "tomongo":
-		var w tomongo.History = nothing{}
+		var w tomongo.History = none
 		if cfg.Writer != nil {
 			w = cfg.Writer
 		}
-		s, err := tomongo.New(tomongo.Config{History: w, Hot: nothing{}, Owner: owned{}, Log: nothing{}, Logger: quiet})
+		s, err := tomongo.New(tomongo.Config{History: w, Hot: none, Owner: owned{}, Log: none, Logger: quiet})
 		if err != nil {
 			return nil, err
 		}
 		return func(p int32) (worker, error) { return s.Stage(p) }, nil
 	}
-	var marks topush.Marks = nothing{}
+	var marks topush.Marks = none
 	if h != nil {
 		marks = h
 	}
-	s, err := topush.New(topush.Config{Truth: nothing{}, Marks: marks, Deliverer: nothing{}, Logger: quiet})
+	s, err := topush.New(topush.Config{Truth: none, Marks: marks, Deliverer: none, Logger: quiet})
 	if err != nil {
 		return nil, err
 	}
@@ -274,7 +297,7 @@ func stageOf(cfg *StageConfig) (func(partition int32) (worker, error), error) {
 }
 
 // nothing is all that a stage works with and that keeps nothing.
-type nothing struct{}
+type nothing struct{ calls *Calls }
 
 // Load implements the stages' Truth: nobody knows anything, for sure.
 func (nothing) Load(_ context.Context, wants []watermark.Want) ([]*watermark.State, error) {
@@ -291,10 +314,17 @@ func (nothing) Load(_ context.Context, wants []watermark.Want) ([]*watermark.Sta
 }
 
 // Append implements the stages' Log.
-func (nothing) Append(context.Context, []wire.Out) error { return nil }
+func (n nothing) Append(_ context.Context, outs []wire.Out) error {
+	n.calls.Appends.Add(1)
+	n.calls.Records.Add(int64(len(outs)))
+	return nil
+}
 
 // Write implements tomongo.History.
-func (nothing) Write(_ context.Context, c watermark.Change) (watermark.Written, error) {
+func (n nothing) Write(_ context.Context, c watermark.Change) (watermark.Written, error) {
+	n.calls.Writes.Add(1)
+	n.calls.Rows.Add(int64(len(c.Rows)))
+	n.calls.Marks.Add(int64(len(c.Members)))
 	return watermark.Written{Rows: make([]watermark.Fate, len(c.Rows))}, nil
 }
 
@@ -304,7 +334,10 @@ func (nothing) DeleteBelow(context.Context, watermark.ConversationID, watermark.
 }
 
 // RaiseReads implements tomongo.Hot.
-func (nothing) RaiseReads(context.Context, []watermark.MemberRow) error { return nil }
+func (n nothing) RaiseReads(context.Context, []watermark.MemberRow) error {
+	n.calls.Tells.Add(1)
+	return nil
+}
 
 // Pushed implements topush.Marks.
 func (nothing) Pushed(_ context.Context, ids []watermark.ConversationID) ([]topush.Mark, error) {
@@ -315,7 +348,10 @@ func (nothing) Pushed(_ context.Context, ids []watermark.ConversationID) ([]topu
 func (nothing) RaisePushed(context.Context, []topush.Mark) error { return nil }
 
 // Deliver implements topush.Deliverer.
-func (nothing) Deliver(context.Context, []topush.Delivery) error { return nil }
+func (n nothing) Deliver(context.Context, []topush.Delivery) error {
+	n.calls.Delivers.Add(1)
+	return nil
+}
 
 // owned implements tomongo.Owner.
 type owned struct{}

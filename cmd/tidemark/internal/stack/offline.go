@@ -4,12 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"time"
 
 	"github.com/tidemark-im/tidemark/consumers/tooffline"
+	"github.com/tidemark-im/tidemark/consumers/tooffline/apns"
+	"github.com/tidemark-im/tidemark/consumers/tooffline/fcm"
 	"github.com/tidemark-im/tidemark/consumers/tooffline/webhook"
 	"github.com/tidemark-im/tidemark/consumers/topush"
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/pipeline"
+	"github.com/tidemark-im/tidemark/storage/hot"
 	"github.com/tidemark-im/tidemark/storage/truth"
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -34,7 +40,24 @@ func (s *Stack) offline() (topush.Offline, error) {
 	if !s.cfg.ToOffline.Enabled {
 		return nil, nil
 	}
-	return topush.NewOfflineLog(topush.OfflineLog{Log: s.producer, Topic: s.kafka.Topics().Offline, Presence: topush.Nobody{}})
+	return topush.NewOfflineLog(topush.OfflineLog{Log: s.producer, Topic: s.kafka.Topics().Offline, Presence: presence{s.hot}})
+}
+
+// presence tells who is connected, as the gateways have said.
+type presence struct{ hot *hot.Hot }
+
+func (p presence) Online(ctx context.Context, users []watermark.UserID) (map[watermark.UserID]bool, error) {
+	where, err := p.hot.Presence(ctx, users, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	on := make(map[watermark.UserID]bool)
+	for i, w := range where {
+		if len(w.Devices) > 0 {
+			on[users[i]] = true
+		}
+	}
+	return on, nil
 }
 
 // endpoint is one that absent users are told by.
@@ -46,23 +69,84 @@ type endpoint struct {
 
 // endpoints makes those that are set.
 func (s *Stack) endpoints() (out []endpoint, err error) {
-	if w := s.cfg.ToOffline.Webhook; w.URL != "" {
-		text, err := w.SecretText()
-		if err != nil {
-			return nil, err
+	t := s.cfg.ToOffline
+	for _, name := range t.Endpoints() {
+		e := endpoint{name: name}
+		switch name {
+		case config.EndpointFCM:
+			e.sender, err = s.fcm(t.FCM)
+			e.devices = devices{s.history, watermark.FCM}
+		case config.EndpointAPNs:
+			e.sender, err = s.apns(t.APNs)
+			e.devices = devices{s.history, watermark.APNs}
+		default:
+			e.sender, err = s.webhook(t.Webhook)
 		}
-		secret, err := webhook.ParseSecret(text)
 		if err != nil {
-			return nil, fmt.Errorf("tooffline.webhook: %w", err)
+			return nil, fmt.Errorf("tooffline: %w", err)
 		}
-		sender, err := webhook.New(webhook.Config{URL: w.URL, KeyID: w.KeyID, Secret: secret, Connections: s.cfg.ToOffline.Concurrency})
-		if err != nil {
-			return nil, fmt.Errorf("tooffline.webhook: %w", err)
-		}
-		s.onClose(sender.Close)
-		out = append(out, endpoint{name: w.Name, sender: sender})
+		out = append(out, e)
 	}
 	return out, nil
+}
+
+func (s *Stack) webhook(w config.Webhook) (tooffline.Sender, error) {
+	text, err := w.SecretText()
+	if err != nil {
+		return nil, err
+	}
+	secret, err := webhook.ParseSecret(text)
+	if err != nil {
+		return nil, err
+	}
+	sender, err := webhook.New(webhook.Config{URL: w.URL, KeyID: w.KeyID, Secret: secret, Connections: s.cfg.ToOffline.Concurrency})
+	if err != nil {
+		return nil, err
+	}
+	s.onClose(sender.Close)
+	return sender, nil
+}
+
+func (s *Stack) fcm(f config.FCM) (tooffline.Sender, error) {
+	key, err := os.ReadFile(f.CredentialsFile)
+	if err != nil {
+		return nil, fmt.Errorf("fcm.credentials_file: %w", err)
+	}
+	sender, err := fcm.New(fcm.Config{Credentials: key, Project: f.Project, URL: f.URL})
+	if err != nil {
+		return nil, err
+	}
+	s.onClose(sender.Close)
+	return sender, nil
+}
+
+func (s *Stack) apns(a config.APNs) (tooffline.Sender, error) {
+	key, err := os.ReadFile(a.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("apns.key_file: %w", err)
+	}
+	sender, err := apns.New(apns.Config{Key: key, KeyID: a.KeyID, TeamID: a.TeamID, Topic: a.Topic, URL: a.URL})
+	if err != nil {
+		return nil, err
+	}
+	s.onClose(sender.Close)
+	return sender, nil
+}
+
+// devices are those of one vendor.
+type devices struct {
+	history  historyStore
+	platform watermark.Platform
+}
+
+func (d devices) Devices(ctx context.Context, user watermark.UserID) ([]watermark.Device, error) {
+	all, err := d.history.DevicesOf(ctx, user)
+	return slices.DeleteFunc(all, func(x watermark.Device) bool { return x.Platform != d.platform }), err
+}
+
+func (d devices) Forget(ctx context.Context, user watermark.UserID, x watermark.Device) error {
+	_, err := d.history.DropDevice(ctx, user, x.ID, x.Token)
+	return err
 }
 
 // assembleOffline makes a worker and a consumer group for each endpoint, so that
@@ -77,7 +161,7 @@ func (s *Stack) assembleOffline() error {
 		return err
 	}
 	if len(all) == 0 {
-		return errors.New("no endpoint is set (tooffline.webhook.url)")
+		return errors.New("no endpoint is set (tooffline.webhook.url, tooffline.fcm.credentials_file, tooffline.apns.key_file)")
 	}
 	for _, e := range all {
 		delay := t.Delay

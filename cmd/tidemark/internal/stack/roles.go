@@ -131,7 +131,8 @@ func (s *Stack) syncPart() (*part, error) {
 		Hot: s.hot, Truth: s.truth, Log: appender{s.producer, s.kafka.Topics()}, Devices: s.history,
 		NodeID:       "sync-" + strings.ToLower(rand.Text()),
 		Authenticate: s.callers(), UserLimits: s.userLimits(), MaxInFlight: s.cfg.Limits.InFlight,
-		MaxRequest: s.cfg.Limits.MaxRequest, Console: page, Wrap: s.tracing.Serve, NoReflection: !s.cfg.Sync.Reflection,
+		MaxRequest: s.cfg.Limits.MaxRequest, Console: page, Wrap: s.tracing.Serve,
+		NoReflection: !s.cfg.Sync.Reflection, Origins: s.cfg.Sync.Origins,
 		ClosedGroups: s.cfg.Sync.ClosedGroups, Limits: s.limits(), PageBytes: s.cfg.Sync.PageBytes,
 		AnswerTimeout: s.cfg.Sync.AnswerTimeout, Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 	})

@@ -213,7 +213,7 @@ func (s *Stack) openRedis(ctx context.Context) (err error) {
 	s.onClose(s.redis.Close)
 	space := keyspace.Space{Prefix: s.cfg.Redis.Prefix, Expiry: s.cfg.Redis.Expiry, Incarnation: s.cfg.Redis.Incarnation}
 	s.alloc, err = seqalloc.New(seqalloc.Config{
-		Redis: s.redis, Space: space, Encode: wire.EncodeMessage, HotLog: s.cfg.Redis.HotLog, Registerer: s.cfg.Registry,
+		Redis: s.redis, Space: space, Append: wire.AppendMessage, HotLog: s.cfg.Redis.HotLog, Registerer: s.cfg.Registry,
 	})
 	if err != nil {
 		return err

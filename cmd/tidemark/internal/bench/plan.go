@@ -1,0 +1,133 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Costs are what a deployment is planned with: processor time in microseconds,
+// memory and disk in bytes. They follow from measurements (docs/performance.md)
+// and differ from machine to machine, so whoever plans measures with bench stage
+// and gives its own.
+type Costs struct {
+	// For each message, and for each batch of messages of one conversation.
+	ToRedis, ToRedisConversation float64
+	ToMongo, ToMongoConversation float64
+	ToPush                       float64
+	Redis, RedisConversation     float64
+	Kafka                        float64
+	// Driver is of each worker for each record that it reads or appends,
+	// KafkaRecord of Kafka for each record of the sequenced log.
+	Driver, KafkaRecord float64
+	// For each device that is online and gets a message.
+	Gateway float64
+	// Bytes that a conversation takes in Redis beside its messages, one of its
+	// members, and a message beside its body.
+	ConversationBytes, MemberBytes, MessageBytes float64
+	// RowBytes is a message in history beside its body.
+	RowBytes float64
+}
+
+// DefaultCosts were measured on the machine of docs/performance.md.
+func DefaultCosts() Costs {
+	return Costs{
+		ToRedis: 12, ToRedisConversation: 6, ToMongo: 20, ToMongoConversation: 35, ToPush: 9, Driver: 30,
+		Redis: 24, RedisConversation: 105, Kafka: 54, KafkaRecord: 76, Gateway: 15,
+		ConversationBytes: 3000, MemberBytes: 180, MessageBytes: 150, RowBytes: 260,
+	}
+}
+
+// Plan says what is asked of a deployment.
+type Plan struct {
+	// Rate is messages a second, above 0; Size the bytes of a body.
+	Rate float64
+	Size int
+	// Conversations are those that get messages within the expiry of Redis, a day;
+	// Members is how many each has, at least 1.
+	Conversations, Members int
+	// Kept is how many messages of a conversation stand in Redis on average, at
+	// most its hot log (1,000).
+	Kept float64
+	// Online is the share of members with a device that is connected, 0..1.
+	Online float64
+	// Batch is how long messages are gathered where the system is busy, in
+	// seconds: what makes b, the messages of one conversation in a batch. 0: 50 ms.
+	Batch float64
+	Costs Costs
+}
+
+// Need is what a part of a deployment needs.
+type Need struct {
+	Part  string  `json:"part"`
+	Cores float64 `json:"cores"`
+	// Memory in bytes; 0: not counted.
+	Memory float64 `json:"memory_bytes"`
+}
+
+// Answer is a plan's result.
+type Answer struct {
+	// PerBatch is b: the messages of one conversation that are decided at once.
+	PerBatch float64 `json:"per_batch"`
+	Needs    []Need  `json:"needs"`
+	// HistoryPerDay is what history grows, LogPerDay what Kafka keeps of a day,
+	// in bytes, each once: replicas come on top.
+	HistoryPerDay float64 `json:"history_bytes_per_day"`
+	LogPerDay     float64 `json:"log_bytes_per_day"`
+}
+
+func (p *Plan) fill() error {
+	var errs []error
+	bad := func(wrong bool, text string) {
+		if wrong {
+			errs = append(errs, errors.New(text))
+		}
+	}
+	bad(!(p.Rate > 0) || math.IsInf(p.Rate, 0), "rate must be above 0")
+	bad(p.Size < 1 || p.Size > maxSize, fmt.Sprintf("size must be within 1..%d", maxSize))
+	bad(p.Conversations < 1 || p.Members < 1, "conversations and members must be from 1 on")
+	bad(!(p.Kept >= 0 && p.Kept <= 10_000), "messages in Redis must be within 0..10000")
+	bad(!(p.Online >= 0 && p.Online <= 1), "online must be within 0..1")
+	bad(!(p.Batch >= 0), "batch must not be negative")
+	if p.Batch == 0 {
+		p.Batch = 0.05
+	}
+	return errors.Join(errs...)
+}
+
+// Answer works out a plan:
+//
+//	b        = x / (1 - e^-x),  x = rate * batch / conversations
+//	cores    = rate * (per message + per conversation / b) / 1e6
+//	Redis    = conversations * (conversation + members * member + kept * (message + size))
+//	history  = rate * 86400 * (row + size)
+//
+// b is the number of messages of a conversation that has any, where they come
+// at random.
+func (p Plan) Answer() (*Answer, error) {
+	if err := p.fill(); err != nil {
+		return nil, err
+	}
+	c := p.Costs
+	x := p.Rate * p.Batch / float64(p.Conversations)
+	b := 1.0
+	if x > 1e-9 {
+		b = x / -math.Expm1(-x)
+	}
+	cores := func(message, conversation float64) float64 { return p.Rate * (message + conversation/b) / 1e6 }
+	memory := float64(p.Conversations) * (c.ConversationBytes + float64(p.Members)*c.MemberBytes + p.Kept*(c.MessageBytes+float64(p.Size)))
+	day := p.Rate * 86400
+	return &Answer{
+		PerBatch: b,
+		Needs: []Need{
+			{"toredis", cores(c.ToRedis+c.Driver, c.ToRedisConversation+c.Driver), 0},
+			{"tomongo", cores(c.ToMongo, c.ToMongoConversation+c.Driver), 0},
+			{"topush", cores(c.ToPush, c.Driver), 0},
+			{"gateway", cores(c.Gateway*p.Online*float64(p.Members), 0), 0},
+			{"redis", cores(c.Redis, c.RedisConversation), memory},
+			{"kafka", cores(c.Kafka, c.KafkaRecord), 0},
+		},
+		HistoryPerDay: day * (c.RowBytes + float64(p.Size)),
+		LogPerDay:     day * 2 * (150 + float64(p.Size)), // toRedis and sequenced
+	}, nil
+}

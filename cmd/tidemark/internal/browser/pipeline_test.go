@@ -53,10 +53,12 @@ func TestThePipelineShowsWhatRunsAndWhatStopped(t *testing.T) {
 	})
 	ctx, closeAdmin := context.WithCancel(t.Context())
 	defer closeAdmin()
+	port, err := telemetry.AdminHandler(telemetry.AdminConfig{Registry: cfg.Registry, Health: cfg.Health})
+	if err != nil {
+		t.Fatal(err)
+	}
 	served := make(chan error, 1)
-	go func() {
-		served <- telemetry.Serve(ctx, admin, telemetry.AdminHandler(cfg.Registry, cfg.Health), time.Second)
-	}()
+	go func() { served <- telemetry.Serve(ctx, admin, port, time.Second) }()
 
 	d := sit(t, dep.stack.ConsoleURL(), "conversation=group:p&users=alice")
 	d.join("alice")

@@ -164,16 +164,16 @@ func refusedFor(t *testing.T, url, method string, request map[string]any) (code,
 
 // What a field of a request may be stands at it, for whoever makes a client.
 func TestEveryFieldOfARequestSaysWhatItMayBe(t *testing.T) {
-	var text string
+	var text strings.Builder
 	for _, name := range []string{"sync", "devices"} {
 		b, err := os.ReadFile("../api/tidemark/v1/" + name + ".proto")
 		if err != nil {
 			t.Fatal(err)
 		}
-		text += string(b)
+		text.WriteString(string(b))
 	}
 	check := func(m protoreflect.MessageDescriptor) {
-		_, rest, _ := strings.Cut(text, "\nmessage "+string(m.Name())+" {\n")
+		_, rest, _ := strings.Cut(text.String(), "\nmessage "+string(m.Name())+" {\n")
 		rest, _, _ = strings.Cut(rest, "\n}\n")
 		for j := range m.Fields().Len() {
 			name := string(m.Fields().Get(j).Name())

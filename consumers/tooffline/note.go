@@ -103,7 +103,7 @@ func (n *note) messages() int { return max(len(n.seqs), 1) }
 // notification gives what is sent. The id follows from what the user will have
 // been told of: it does not change with how the messages were gathered.
 func (n *note) notification(endpoint string) *Notification {
-	sum := sha256.Sum256([]byte(fmt.Sprintf("%s\n%s\n%s\n%d", endpoint, n.key.conv, n.key.user, n.last)))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%d", endpoint, n.key.conv, n.key.user, n.last))
 	return &Notification{
 		ID:           "msg_" + base64.RawURLEncoding.EncodeToString(sum[:18]),
 		Conversation: n.key.conv, User: n.key.user, First: n.first, Last: n.last, Messages: n.messages(),

@@ -58,8 +58,8 @@ func TestExampleConfigurationsAreRight(t *testing.T) {
 	}
 }
 
-// An image holds one static binary, run by a user without rights, built so that
-// the same source gives the same bytes.
+// An image holds one static binary, run by a user without rights, and nothing of
+// the machine that built it.
 func TestTheImageIsMinimal(t *testing.T) {
 	text := readText(t, "deploy/docker/Dockerfile")
 	for _, want := range []string{

@@ -38,12 +38,11 @@ type google struct {
 	key  *rsa.PrivateKey
 	json []byte
 
-	mu        sync.Mutex
-	issued    int
-	issuing   http.HandlerFunc // nil: it works
-	messages  []map[string]any
-	answer    map[string]func(w http.ResponseWriter) // by token
-	unchecked []string
+	mu       sync.Mutex
+	issued   int
+	issuing  http.HandlerFunc // nil: it works
+	messages []map[string]any
+	answer   map[string]func(w http.ResponseWriter) // by token
 }
 
 func newGoogle(t *testing.T) *google {

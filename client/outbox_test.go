@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -20,6 +21,7 @@ import (
 
 // outbox outlives the clients of a device.
 type outbox struct {
+	mu   sync.Mutex // of msgs, which the one who writes and the one who sends share
 	msgs []*tidemarkv1.SendMessage
 	fail error
 }
@@ -28,15 +30,21 @@ func (o *outbox) Put(_ context.Context, m *tidemarkv1.SendMessage) error {
 	if o.fail != nil {
 		return o.fail
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.msgs = append(o.msgs, m)
 	return nil
 }
 
 func (o *outbox) Waiting(context.Context) ([]*tidemarkv1.SendMessage, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	return slices.Clone(o.msgs), o.fail
 }
 
 func (o *outbox) Remove(_ context.Context, _, id string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.msgs = slices.DeleteFunc(o.msgs, func(m *tidemarkv1.SendMessage) bool { return m.GetClientMessageId() == id })
 	return nil
 }

@@ -134,8 +134,8 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	for line, want := range map[string][]string{
-		"run to":                    {"toredis", "tomongo", "topush"},
-		"run toredis to":            {"tomongo", "topush"},
+		"run to":                    {"toredis", "tomongo", "topush", "tooffline"},
+		"run toredis to":            {"tomongo", "topush", "tooffline"},
 		"pull --order ":             {"asc", "desc"},
 		"pull --keep ":              {"begin", "end"},
 		"join --history ":           {"none", "all", "from:"},

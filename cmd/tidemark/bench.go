@@ -57,6 +57,7 @@ func newBenchCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "bench",
 		Short:   "Measure speed: end to end, by stage, of two builds",
+		Example: `  tidemark bench e2e --rate 1000 --duration 30s`,
 		GroupID: groupOperate,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

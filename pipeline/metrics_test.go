@@ -26,6 +26,7 @@ tidemark_pipeline_flush_seconds: Time of one attempt to flush a stage, good or b
 tidemark_pipeline_handle_seconds: Time of one attempt to handle a batch, good or bad. [stage]
 tidemark_pipeline_handled_batches_total: Batches that a stage has handled. [stage]
 tidemark_pipeline_handled_records_total: Records that a stage has handled. [stage]
+tidemark_pipeline_last_flush_timestamp_seconds: When a stage was last flushed with success, in seconds since 1970; 0: not yet. [stage]
 tidemark_pipeline_moved_offsets_total: Offsets that were lost and moved because an operator said so, by reason. [stage reason]
 tidemark_pipeline_retries_total: Failed attempts of a stage that are repeated in place, by reason. [stage reason]
 tidemark_pipeline_stuck_partitions: Claimed partitions that do not move. [stage]

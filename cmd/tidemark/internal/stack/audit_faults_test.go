@@ -104,6 +104,7 @@ type fault struct {
 	do   func(*saboteur)
 	log  bool // the audit reads the log
 	want audit.Kind
+	also audit.Kind // what comes with it, if anything
 	// mends says that the audit can mend it.
 	mends bool
 }
@@ -193,9 +194,10 @@ var faults = []fault{
 		h, b := s.entry(7, "stray")
 		s.redisDo("XADD", s.key(keyspace.Log), "7-0", "h", h, "b", b)
 	}},
-	{name: "never appended", want: audit.NeverAppended, mends: true, log: true, do: func(s *saboteur) {
+	{name: "never appended", want: audit.NeverAppended, also: audit.ChangeNeverAppended, mends: true, log: true, do: func(s *saboteur) {
 		h, b := s.entry(7, "skipped")
 		s.redisDo("XADD", s.key(keyspace.Log), "7-0", "h", h, "b", b)
+		s.redisDo("ZADD", s.key(keyspace.Read), 7, "ann") // as the script does for who sends
 		s.meta("max", 7)
 	}},
 	{name: "never appended, in between", want: audit.NeverAppended, mends: true, do: func(s *saboteur) {
@@ -346,7 +348,11 @@ func auditSpoiled(t *testing.T, r *rig, log bool, group []spoiled) {
 		if f.want == "" {
 			return map[audit.Kind]int{}
 		}
-		return map[audit.Kind]int{f.want: 1}
+		kinds := map[audit.Kind]int{f.want: 1}
+		if f.also != "" {
+			kinds[f.also] = 1
+		}
+		return kinds
 	}
 	left := func(f fault) map[audit.Kind]int {
 		if f.mends {

@@ -145,3 +145,37 @@ func readYAML(t *testing.T, name string, into any) {
 		t.Fatalf("%s: %v", name, err)
 	}
 }
+
+// TestDrillsAreExecuted: what a drill of the runbook names as executing it is
+// there.
+func TestDrillsAreExecuted(t *testing.T) {
+	_, drills, _ := strings.Cut(readText(t, "docs/runbook.md"), "\n## Drills\n")
+	drills, _, _ = strings.Cut(drills, "\n## ")
+	var code strings.Builder
+	for _, dir := range []string{"cmd/tidemark/internal/stack", "cmd/tidemark/internal/transfer", "pipeline"} {
+		files, err := filepath.Glob(dir + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			code.WriteString(readText(t, f))
+		}
+	}
+	sections := strings.Split(drills, "\n### ")[1:]
+	if len(sections) < 8 {
+		t.Errorf("%d drills", len(sections))
+	}
+	name := regexp.MustCompile("`(Test[A-Za-z0-9_]+)`")
+	for _, s := range sections {
+		title, _, _ := strings.Cut(s, "\n")
+		named := name.FindAllStringSubmatch(s, -1)
+		if len(named) == 0 && !strings.Contains(s, "go run ./internal/chaos") {
+			t.Errorf("%s: nothing executes it", title)
+		}
+		for _, m := range named {
+			if !strings.Contains(code.String(), "func "+m[1]+"(") {
+				t.Errorf("%s: there is no %s", title, m[1])
+			}
+		}
+	}
+}

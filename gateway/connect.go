@@ -116,11 +116,13 @@ type arrival struct {
 }
 
 func (g *Gateway) connecting(ctx context.Context, e centrifuge.ConnectEvent) (centrifuge.ConnectReply, error) {
+	select {
+	case <-g.running:
+	case <-ctx.Done(): // whoever comes before the node runs waits for it, as long as it likes
+		return centrifuge.ConnectReply{}, centrifuge.ErrorInternal
+	}
 	if g.leaving.Load() {
 		return centrifuge.ConnectReply{}, centrifuge.DisconnectShutdown
-	}
-	if g.life.Load() == nil {
-		return centrifuge.ConnectReply{}, centrifuge.ErrorInternal // it is about to run; the client comes again
 	}
 	who, err := g.cfg.Authenticate(ctx, e.Token, e.Data)
 	if err != nil {

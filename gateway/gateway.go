@@ -152,6 +152,7 @@ type Gateway struct {
 
 	// life spans from Run's begin to the end of its drain.
 	life    atomic.Pointer[lifetime]
+	running chan struct{} // closed once life is set
 	leaving atomic.Bool
 	work    sync.WaitGroup
 	loads   chan struct{} // how many reads of members and crowds go on at once
@@ -223,7 +224,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, fmt.Errorf("gateway: build node: %w", err)
 	}
 	g := &Gateway{
-		cfg: cfg, node: node, m: newMetrics(cfg.Registry), bucket: 1,
+		cfg: cfg, node: node, m: newMetrics(cfg.Registry), bucket: 1, running: make(chan struct{}),
 		loads: make(chan struct{}, maxLoads), users: make(map[watermark.UserID]map[*conn]struct{}),
 	}
 	g.crowds = &crowds{g: g, by: make(map[watermark.ConversationID]*crowd)}
@@ -253,6 +254,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		return fmt.Errorf("gateway: run node: %w", err)
 	}
 	g.life.Store(&lifetime{life})
+	close(g.running)
 	g.spawn(func() { g.keepTelling(life) })
 	<-ctx.Done()
 	drained := g.drain(life)

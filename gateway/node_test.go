@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -357,9 +359,38 @@ func TestPagesOfOtherOriginsAreTurnedAway(t *testing.T) {
 
 func TestServerSentEvents(t *testing.T) {
 	n := startNode(t, nil)
+	next := stream(t, n.http)
+	next(`"connect"`)
+	deliver(t, n.Gateway, gateway.Delivery{Users: []watermark.UserID{"A"}, Event: message(7)})
+	next(`"seq":"7"`)
+}
+
+// Who comes before the node runs is served when it does, not turned away.
+func TestWhoComesBeforeTheNodeRunsWaits(t *testing.T) {
+	g, err := gateway.New(gateway.Config{Authenticate: gateway.Trusting, Drain: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(g.Handler())
+	defer srv.Close()
+	next := stream(t, srv.URL) // the answer's head comes before the client is asked who it is
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	next(`"connect"`)
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("run: %v", err)
+	}
+}
+
+// stream connects as A for server-sent events; what it returns reads on to a
+// line that has part in it.
+func stream(t *testing.T, to string) (next func(part string)) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.http+"/connection/sse?cf_connect="+url.QueryEscape(`{"id":1,"connect":{"data":{"user":"A"}}}`), nil)
+	t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to+"/connection/sse?cf_connect="+url.QueryEscape(`{"id":1,"connect":{"data":{"user":"A"}}}`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,9 +398,9 @@ func TestServerSentEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer res.Body.Close()
+	t.Cleanup(func() { res.Body.Close() })
 	lines := bufio.NewScanner(res.Body)
-	next := func(part string) {
+	return func(part string) {
 		t.Helper()
 		for lines.Scan() {
 			if strings.Contains(lines.Text(), part) {
@@ -378,7 +409,4 @@ func TestServerSentEvents(t *testing.T) {
 		}
 		t.Fatalf("no line with %s: %v", part, lines.Err())
 	}
-	next(`"connect"`)
-	deliver(t, n.Gateway, gateway.Delivery{Users: []watermark.UserID{"A"}, Event: message(7)})
-	next(`"seq":"7"`)
 }

@@ -1,0 +1,4 @@
+package bench
+
+// MemoryText is the line of a report about memory over time.
+var MemoryText = memoryText

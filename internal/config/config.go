@@ -198,6 +198,7 @@ type Limits struct {
 	MaxBody        int     `koanf:"max_body" doc:"Bytes of a message's body, at most 1048576."`
 	MaxRequest     int     `koanf:"max_request" doc:"Bytes of a request to the sync API."`
 	InFlight       int     `koanf:"in_flight" doc:"Calls of the sync API that are served at once."`
+	TailBytes      int64   `koanf:"tail_bytes" doc:"Bytes that the part of the sequenced log which history lacks may take in a process, about. Where several partitions would need more, they are read in turn; one that needs more by itself is waited for. At least 16777216."`
 	UserRequests   float64 `koanf:"user_requests" doc:"Calls a second of one user, on average. For this and the following, 0: no limit; they hold for users with a token, not for administrators."`
 	UserBurst      int     `koanf:"user_burst" doc:"Calls of one user at once after a pause. 0: a second's."`
 	UserBytes      int     `koanf:"user_bytes" doc:"Bytes of answers a second to one user, on average."`
@@ -228,7 +229,7 @@ func Default() Config {
 		Log:       Log{Level: "info", Format: "text"},
 		Tracing:   Tracing{Ratio: 0.01},
 		Limits: Limits{
-			MaxBody: 64 << 10, MaxRequest: 4 << 20, InFlight: 10_000,
+			MaxBody: 64 << 10, MaxRequest: 4 << 20, InFlight: 10_000, TailBytes: 512 << 20,
 			UserRequests: 100, UserBurst: 500, UserBytes: 8 << 20, UserBytesBurst: 64 << 20, UserInFlight: 32,
 		},
 	}

@@ -265,7 +265,7 @@ func stageOf(cfg *StageConfig) (func(partition int32) (worker, error), error) {
 	switch cfg.Stage {
 	case "toredis":
 		s, err := toredis.New(toredis.Config{
-			Allocator: alloc, Truth: none, Members: h, Log: none, Answers: h, Partitions: int32(cfg.Partitions), Logger: quiet,
+			Allocator: alloc, Truth: none, Members: h, Log: none, Origins: none, Answers: h, Partitions: int32(cfg.Partitions), Logger: quiet,
 		})
 		if err != nil {
 			return nil, err
@@ -314,6 +314,10 @@ func (nothing) Load(_ context.Context, wants []watermark.Want) ([]*watermark.Sta
 }
 
 // Append implements the stages' Log.
+func (nothing) Reread(context.Context, string, int32, []int64, func(wire.Record)) (int64, error) {
+	return 0, nil
+}
+
 func (n nothing) Append(_ context.Context, outs []wire.Out) error {
 	n.calls.Appends.Add(1)
 	n.calls.Records.Add(int64(len(outs)))

@@ -66,7 +66,7 @@ func (s *Stack) toRedisPart() (*part, error) {
 		return nil, err
 	}
 	seq, err := toredis.New(toredis.Config{
-		Allocator: s.alloc, Truth: s.truth, Members: s.hot, Log: s.producer, Answers: s.hot,
+		Allocator: s.alloc, Truth: s.truth, Members: s.hot, Log: s.producer, Origins: s.offsets, Answers: s.hot,
 		Partitions:   s.topics.ToRedis.Partitions,
 		Codec:        s.codec(),
 		UnreadPolicy: func(watermark.ConversationID) watermark.UnreadPolicy { return s.policy() },

@@ -16,14 +16,24 @@ class World {
   messages = []; // seq s is messages[s-1]
   changes = 0;
   listed = true;
+  revokes = []; // {seq, at}: the change that it was
   unheard = 0; // sends that are taken and not answered from now on
   sends = 0;
+  pulls = 0;
   sockets = new Set();
 
   add(text, sender = 'bob', clientMessageId = `${sender}-${this.messages.length}`) {
     this.messages.push({ conversation: G, seq: String(this.messages.length + 1), sender, clientMessageId, text });
     this.changes++;
     return this.messages.at(-1);
+  }
+
+  revoke(...seqs) {
+    for (const seq of seqs) {
+      const { text, ...rest } = this.messages[seq - 1];
+      this.messages[seq - 1] = { ...rest, revoked: true };
+      this.revokes.push({ seq, at: ++this.changes });
+    }
   }
 
   watermarks() {
@@ -34,7 +44,7 @@ class World {
     switch (method) {
       case 'SyncConversations': {
         const known = request.version.startsWith('v') ? Number(request.version.slice(1)) : -1;
-        const changed = this.listed && known < this.changes ? [{ watermarks: this.watermarks() }] : [];
+        const changed = this.listed && known < this.changes ? [{ watermarks: this.watermarks(), ...this.revoked(known) }] : [];
         return { changed, fullResync: known < 0, version: `v${this.changes}`, totalConversations: this.listed ? '1' : '0' };
       }
       case 'GetWatermarks':
@@ -42,11 +52,8 @@ class World {
           watermarks: request.conversations.map((c) => (c === G ? this.watermarks() : { conversation: c, error: { code: 'not_found' } })),
         };
       case 'Pull': {
-        const [{ begin, end }] = request.ranges;
-        const last = Math.min(Number(end), Number(begin) + 6, this.messages.length); // pages of 7
-        const page = { messages: this.messages.slice(Number(begin) - 1, last) };
-        if (last < Math.min(Number(end), this.messages.length)) page.rest = { begin: String(last + 1), end };
-        return { pages: [page] };
+        this.pulls++;
+        return { pages: request.ranges.map((r) => this.page(r)) };
       }
       case 'Send': {
         this.sends++;
@@ -59,6 +66,19 @@ class World {
       }
     }
     throw new Error(method);
+  }
+
+  page({ begin, end }) {
+    const last = Math.min(Number(end), Number(begin) + 6, this.messages.length); // pages of 7
+    const page = { messages: this.messages.slice(Number(begin) - 1, last) };
+    if (last < Math.min(Number(end), this.messages.length)) page.rest = { begin: String(last + 1), end };
+    return page;
+  }
+
+  /** What was revoked since a version; of more than three only one is named. */
+  revoked(known) {
+    const seqs = this.revokes.filter(({ at }) => at > known).map(({ seq }) => seq).sort((a, b) => a - b);
+    return seqs.length > 3 ? { revoked: seqs.slice(0, 1).map(String), moreRevoked: true } : { revoked: seqs.map(String) };
   }
 
   push(event) {

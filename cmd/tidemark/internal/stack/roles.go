@@ -103,7 +103,7 @@ func (s *Stack) toPushPart() (*part, error) {
 		return nil, err
 	}
 	push, err := topush.New(topush.Config{
-		Truth: s.truth, Marks: s.hot, Deliverer: deliverer{s.gateway}, Offline: offline, OfflineMembers: s.cfg.ToOffline.MentionOnlyAbove,
+		Truth: s.truth, Marks: s.hot, Deliverer: deliverer{s.gateway, s.tracing.Tracer()}, Offline: offline, OfflineMembers: s.cfg.ToOffline.MentionOnlyAbove,
 		CacheMembers: s.cfg.ToPush.CacheMembers, MaxAge: s.cfg.ToPush.MaxAge,
 		Crowds: s.hot, CrowdAbove: s.cfg.ToPush.CrowdAbove, CrowdBelow: s.cfg.ToPush.CrowdBelow,
 		Logger: s.cfg.Logger, Registerer: s.cfg.Registry,

@@ -20,8 +20,12 @@ import (
 const (
 	// maxProbes bounds the messages that are looked for at once.
 	maxProbes = 512
-	// probeEvery is the pause between two looks for one of them.
+	// probeEvery is the least pause between two looks for one of them. The pause
+	// grows to an eighth of how old the message is: what a look finds is then late
+	// by an eighth at most, and a system that falls behind is not asked a thousand
+	// times a second for each message that it owes, which would be most of its work.
 	probeEvery = time.Millisecond
+	probeShare = 8
 	// probeFor is how long one is looked for.
 	probeFor = 60 * time.Second
 	// longest is what a histogram can hold, in microseconds.
@@ -164,7 +168,7 @@ func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv waterm
 					h.add(time.Since(clock.intended(n)))
 					return
 				}
-				pause.Reset(probeEvery)
+				pause.Reset(max(probeEvery, time.Since(clock.intended(n))/probeShare))
 				select {
 				case <-ctx.Done():
 					o.gone.Add(1)

@@ -115,7 +115,7 @@ func (f *e2eFlags) addFlags(cmd *cobra.Command) {
 	flags.DurationVar(&f.duration, "duration", 20*time.Second, "how long each rate is measured")
 	flags.DurationVar(&f.warmUp, "warm-up", 5*time.Second, "how long each rate runs before it is measured")
 	flags.IntVar(&f.devices, "devices", 4, "users that are connected and wait for pushes")
-	flags.Float64Var(&f.probes, "probes", 50, "messages a second that are looked for in history and by pulls")
+	flags.Float64Var(&f.probes, "probes", 25, "messages a second that are looked for in history and by pulls")
 	flags.DurationVar(&f.maxLag, "max-lag", 2*time.Second, "how far behind everything may be for a rate to count as sustained")
 }
 

@@ -26,6 +26,10 @@ const (
 	// times a second for each message that it owes, which would be most of its work.
 	probeEvery = time.Millisecond
 	probeShare = 8
+	// followEvery is the pause between two looks at the log. What is seen is late by
+	// so much at most; without it the generator's fetches would be more than those of
+	// any role.
+	followEvery = 2 * time.Millisecond
 	// probeFor is how long one is looked for.
 	probeFor = 60 * time.Second
 	// longest is what a histogram can hold, in microseconds.
@@ -92,6 +96,8 @@ func (o *observer) follow(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
 	for {
 		fetches := c.PollFetches(ctx)
 		if ctx.Err() != nil {
@@ -117,6 +123,12 @@ func (o *observer) follow(ctx context.Context) error {
 		})
 		if failed != nil {
 			return failed
+		}
+		pause.Reset(followEvery)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return nil
 		}
 	}
 }

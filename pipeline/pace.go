@@ -69,7 +69,7 @@ func (d *paced) Dial(network, addr string) (net.Conn, error) {
 		}
 		conn = tls.Client(conn, conf)
 	}
-	return &pacedConn{Conn: conn, every: d.every, closed: make(chan struct{})}, nil
+	return newPacedConn(conn, d.every), nil
 }
 
 type pacedConn struct {
@@ -78,6 +78,10 @@ type pacedConn struct {
 	last   time.Time // of the last fetch; sarama writes one request at a time
 	once   sync.Once
 	closed chan struct{}
+}
+
+func newPacedConn(conn net.Conn, every time.Duration) *pacedConn {
+	return &pacedConn{Conn: conn, every: every, closed: make(chan struct{})}
 }
 
 // Write implements net.Conn.

@@ -17,6 +17,9 @@ const (
 	// again: a leader that has just taken over may need a moment.
 	aboveEndLooks = 4
 	aboveEndPause = 250 * time.Millisecond
+	// maxMoves is how often what is lost is moved before a group is joined: each
+	// member that leaves meanwhile may make another one necessary.
+	maxMoves = 5
 	// topicEvery is how often the topic's id is looked at while it is read.
 	topicEvery = 30 * time.Second
 )
@@ -33,16 +36,22 @@ func (g *Group) resume(ctx context.Context, client sarama.Client, first bool) er
 	g.mu.Lock()
 	g.topicID = topic.ID
 	g.mu.Unlock()
-	parts, err := g.lostOf(ctx, client, topic.ID, partitionsOf(topic), first || g.cfg.Projects)
-	if err != nil || len(parts) == 0 {
-		return err
+	for moves := 0; ; moves++ {
+		parts, err := g.lostOf(ctx, client, topic.ID, partitionsOf(topic), first || g.cfg.Projects)
+		if err != nil || len(parts) == 0 {
+			return err
+		}
+		lost := g.cfg.lost(topic.ID, parts)
+		how := g.cfg.OnLost
+		if !first || moves == maxMoves || how == LostEarliest && !lost.Earliest || how == LostLatest && !lost.Latest || how == LostStop || how == "" {
+			return lost.fatal()
+		}
+		// The last member may have committed after the look and left before the
+		// move, so what stands now is looked at again.
+		if err := g.move(ctx, client, lost, how); err != nil {
+			return err
+		}
 	}
-	lost := g.cfg.lost(topic.ID, parts)
-	how := g.cfg.OnLost
-	if !first || how == LostEarliest && !lost.Earliest || how == LostLatest && !lost.Latest || how == LostStop || how == "" {
-		return lost.fatal()
-	}
-	return g.move(ctx, client, lost, how)
 }
 
 func partitionsOf(t TopicInfo) []int32 {

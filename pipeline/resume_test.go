@@ -28,6 +28,8 @@ type knows struct {
 	err error
 	// after is called once, with the lock held, when positions were asked for.
 	after func()
+	// written is called once, with the lock held, when positions were written.
+	written func()
 }
 
 func (k *knows) Positions(context.Context) ([]watermark.Position, error) {
@@ -55,6 +57,10 @@ func (k *knows) Write(_ context.Context, c watermark.Change) (watermark.Written,
 			k.all = make(map[watermark.Position]int64)
 		}
 		k.all[p] = max(k.all[p], next)
+	}
+	if written := k.written; written != nil {
+		k.written = nil
+		written()
 	}
 	return watermark.Written{}, nil
 }
@@ -386,6 +392,28 @@ func TestOffsetsAreMovedWhenTheGroupHasNoMembers(t *testing.T) {
 	first.stop(t)
 	eventually(t, "the second reads", func() bool { return second.Ready() == nil && len(second.State().Partitions) == 2 })
 	second.stop(t)
+}
+
+// A member that was leaving commits between the look at the offsets and the move.
+func TestWhatTheLastMemberCommitsIsLookedAtAgain(t *testing.T) {
+	l := &log{t: t}
+	l.cluster, l.cfg = cluster(t, 2)
+	if err := producer(t, l.cfg, "toRedis").Append(within(t), []wire.Out{
+		{Partition: 0, Value: []byte("a")}, {Partition: 0, Value: []byte("b")}, {Partition: 1, Value: []byte("c")}, {Partition: 1, Value: []byte("d")},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	l.admin(func(a sarama.ClusterAdmin) error { return a.DeleteRecords("toRedis", map[int32]int64{0: 1}) })
+	history := &knows{written: func() {
+		if err := pipeline.CommitForTest(l.cfg, "g", "toRedis", l.id(), 1, 2); err != nil {
+			t.Error(err)
+		}
+	}}
+	var got seen
+	s := &stage{handle: func(_ context.Context, b []wire.Record) (int64, error) { got.add(b); return end(b), nil }}
+	g := start(t, l.cfg, pipeline.GroupConfig{NewStage: s.make, History: history, Projects: true, OnLost: pipeline.LostEarliest})
+	eventually(t, "both are read from where history ends", func() bool { return got.len() == 3 })
+	g.stop(t)
 }
 
 func TestHistoryIsWaitedForBeforeTheGroupIsJoined(t *testing.T) {

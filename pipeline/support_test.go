@@ -178,6 +178,9 @@ func start(t testing.TB, cfg pipeline.Config, gc pipeline.GroupConfig) *running 
 		select {
 		case err := <-r.done:
 			r.done <- err
+			if t.Failed() {
+				t.Logf("Run = %v", err)
+			}
 		case <-time.After(deadline):
 			t.Error("Run does not end")
 		}

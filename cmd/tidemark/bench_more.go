@@ -19,6 +19,7 @@ import (
 )
 
 type stageFlags struct {
+	gatewayFlags
 	redis                []string
 	dir                  string
 	per                  []int
@@ -30,19 +31,27 @@ type stageFlags struct {
 func newBenchStageCmd(a *app) *cobra.Command {
 	f := stageFlags{}
 	cmd := &cobra.Command{
-		Use:   "stage toredis|tomongo|topush",
+		Use:   "stage toredis|tomongo|topush|gateway",
 		Short: "Measure one worker by itself, as fast as it goes",
 		Long: `Stage feeds one worker with batches that are made beforehand, in this process and
 without Kafka: toredis on a Redis (--redis), tomongo on an SQLite file, topush on a
-Redis if one is given. What it would append to Kafka goes nowhere.
+Redis if one is given. What it would append to Kafka goes nowhere. A gateway has
+live connections, which another process holds (--connections, --messages, --size).
 
 --b is how many messages of one conversation stand in a batch.`,
 		Example: `  tidemark bench stage toredis --redis 127.0.0.1:6379 --b 1,10,100
   tidemark bench stage tomongo
-  tidemark bench stage topush`,
-		Args: cobra.ExactArgs(1), ValidArgs: []string{"toredis", "tomongo", "topush"},
-		RunE: func(cmd *cobra.Command, args []string) error { return a.benchStage(cmd.Context(), args[0], f) },
+  tidemark bench stage topush
+  tidemark bench stage gateway --connections 10000`,
+		Args: cobra.ExactArgs(1), ValidArgs: []string{"toredis", "tomongo", "topush", "gateway"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "gateway" {
+				return a.benchGateway(cmd.Context(), f.gatewayFlags, f.size)
+			}
+			return a.benchStage(cmd.Context(), args[0], f)
+		},
 	}
+	f.gatewayFlags.addFlags(cmd)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.redis, "redis", nil, "`addresses` of a Redis, where keys of its own are made and deleted")
 	flags.StringVar(&f.dir, "dir", "", "`directory` for the SQLite file (default: the system's)")

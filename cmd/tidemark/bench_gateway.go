@@ -28,8 +28,14 @@ const devicesName = "devices"
 
 func newBenchDevicesCmd(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: devicesName + " ADDRESS CONNECTIONS", Short: "Be the devices of a gateway that 'bench stage gateway' measures", Hidden: true,
-		Args: cobra.ExactArgs(2),
+		Use:   devicesName + " ADDRESS CONNECTIONS",
+		Short: "Be the devices of a gateway that 'bench stage gateway' measures",
+		Long: `Devices holds live connections to the gateway at ADDRESS and counts what arrives;
+it answers questions on standard input until that ends. 'bench stage gateway'
+starts it.`,
+		Example: `  tidemark bench devices 127.0.0.1:8081 1000`,
+		Hidden:  true,
+		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil || n < 1 {

@@ -170,10 +170,11 @@ func TestReal_AGatewayKilledUnderTraffic(t *testing.T) {
 	if err := doomed.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	for range after {
+	say()
+	dead.Store(1) // the balancer finds out
+	for range after - 1 {
 		say()
 	}
-	dead.Store(1) // the balancer's check has found out
 	all := int64(1 + before + 1 + after)
 	allHave(all)
 	moved := 0

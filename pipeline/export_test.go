@@ -91,3 +91,6 @@ func AdminForTest(c Config, f func(sarama.ClusterAdmin) error) error {
 func DeleteRecordsForTest(c Config, topic string, partition int32, offset int64) error {
 	return AdminForTest(c, func(a sarama.ClusterAdmin) error { return a.DeleteRecords(topic, map[int32]int64{partition: offset}) })
 }
+
+// GraceOf is how long an error that looks final is waited for.
+func (c TopicsConfig) GraceOf(err error) time.Duration { return c.graceOf(err) }

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"errors"
+	"net"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -94,3 +95,6 @@ func DeleteRecordsForTest(c Config, topic string, partition int32, offset int64)
 
 // GraceOf is how long an error that looks final is waited for.
 func (c TopicsConfig) GraceOf(err error) time.Duration { return c.graceOf(err) }
+
+// Paced gives a connection of a group.
+func Paced(conn net.Conn, every time.Duration) net.Conn { return newPacedConn(conn, every) }

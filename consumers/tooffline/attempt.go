@@ -137,8 +137,12 @@ func (s *Stage) send(ctx context.Context, n *note, msg *Notification) {
 		return
 	}
 	s.w.metrics.attempts.WithLabelValues("retry").Inc()
-	if n.tries >= s.w.cfg.Tries {
+	switch {
+	case n.tries >= s.w.cfg.Tries:
 		s.bury(ctx, n, err)
+		return
+	case n.hurried:
+		s.bury(ctx, n, fmt.Errorf("given up early, everything else waited for it: %w", err))
 		return
 	}
 	if n.pauses == nil {

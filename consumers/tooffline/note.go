@@ -45,6 +45,7 @@ type note struct {
 	parts       []*tracked        // of which it stands for one user
 
 	tries     int
+	hurried   bool                        // the next try is the last: it holds up all others
 	pauses    *backoff.ExponentialBackOff // of attempts
 	lookPause *backoff.ExponentialBackOff // of looking at the user's state
 	told      map[string]bool             // devices that need no other attempt

@@ -18,8 +18,9 @@ type batch struct {
 	byConv  map[watermark.ConversationID]*lot
 	late    []entry // of conversations of which earlier records are parked
 	strays  []stray
-	letters []letter // of records that are in no lot
-	hopped  int      // records that came by way of another partition
+	letters []letter      // of records that are in no lot
+	hopped  int           // records that came by way of another partition
+	forged  []wire.Record // that say so and did not
 }
 
 // lot is the part of one conversation.
@@ -60,14 +61,23 @@ type letter struct {
 }
 
 // sort decodes the records and groups what is to be decided by conversation.
-// The only errors are fatal.
-func (s *Stage) sort(records []wire.Record) (*batch, error) {
+// Errors are fatal, or of reading origins back.
+func (s *Stage) sort(ctx context.Context, records []wire.Record) (*batch, error) {
+	forged, err := s.forgeries(ctx, records)
+	if err != nil {
+		return nil, err
+	}
 	b := &batch{byConv: make(map[watermark.ConversationID]*lot)}
 	for _, r := range records {
 		if _, done := s.done[r.Offset]; done || s.parked.has(r.Offset) {
 			continue
 		}
-		in, err := s.cfg.Codec.DecodeInput(r)
+		judged := r
+		if _, ok := forged[r.Offset]; ok {
+			judged = r.Unforwarded()
+			b.forged = append(b.forged, r)
+		}
+		in, err := s.cfg.Codec.DecodeInput(judged)
 		switch {
 		case err != nil && fault.ClassOf(err) == fault.Poison:
 			b.letters = append(b.letters, letter{r, fault.ReasonOf(err), err.Error()})
@@ -95,7 +105,7 @@ func (s *Stage) sort(records []wire.Record) (*batch, error) {
 			b.strays = append(b.strays, stray{r, in.Conversation})
 			continue
 		}
-		if r.IsForwarded() {
+		if judged.IsForwarded() {
 			b.hopped++
 		}
 		if s.parked.holds(in.Conversation) {

@@ -196,7 +196,7 @@ func (s *Stack) openKafka(ctx context.Context) (err error) {
 		return err
 	}
 	s.onClose(s.offsets.Close)
-	s.tail, err = pipeline.NewTail(pipeline.TailConfig{Config: s.kafka, Group: s.group(ToMongo)})
+	s.tail, err = pipeline.NewTail(pipeline.TailConfig{Config: s.kafka, Group: s.group(ToMongo), MaxBytes: s.cfg.Limits.TailBytes})
 	return err
 }
 

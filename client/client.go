@@ -16,14 +16,22 @@
 //     however often it is tried and whenever the device dies.
 //   - When a conversation was repaired on the server, the messages from the
 //     repaired point on are handed over again, with Update.Again set.
+//   - When a message is revoked that the device has had, its tombstone is handed
+//     over with Update.Again set, also if the device was away or the push was lost.
 //
 // A number is saved after the message that it covers was handed over, so a
 // process that dies in between hands that message over once more after its
 // restart: OnMessage should be idempotent by conversation and seq. The version is
 // saved after everything that it covers. Package sqlite keeps all of it in a file.
 //
-// What is not handed over: revokes and other events of the time when the device
-// was not connected. Who shows old messages pulls them again.
+// Pushes may be lost without a trace, as when the gateway's broker drops one and
+// nothing follows in the conversation. So a device that is connected asks every
+// Config.Recheck what changed: nothing is missing for longer than that.
+//
+// What is not handed over: other events of the time when the device was not
+// connected. What was revoked of a conversation that is not in the user's list,
+// one that it left or a group that it wrote to without joining, is not told
+// either: who shows old messages of it pulls them again.
 //
 // Run owns everything; callbacks come from its one goroutine. The methods that
 // call the server are safe for concurrent use. A failing server is tried again
@@ -37,7 +45,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"sync"
+	"time"
 
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -91,8 +101,8 @@ type ListStore interface {
 // Update is a message that the device has not had.
 type Update struct {
 	Message *tidemarkv1.Message
-	// Again: the server repaired the conversation, and this may replace what
-	// was delivered at the same seq before.
+	// Again: the server repaired the conversation, or the message is revoked, and
+	// this may replace what was delivered at the same seq before.
 	Again bool
 }
 
@@ -128,6 +138,10 @@ type Config struct {
 	Newest int64
 	// PageSize is the number of messages of one pull. 0: 100.
 	PageSize int64
+	// Recheck is after how long a connected device asks what changed since it
+	// last did, give or take a tenth, which finds pushes that were lost. 0: 5
+	// minutes. At least a second.
+	Recheck time.Duration
 	// Logger is required.
 	Logger *slog.Logger
 }
@@ -142,8 +156,9 @@ type Client struct {
 	tasks    chan func(context.Context) error // what the sender has Run do
 	synced   chan struct{}                    // closed when the list was synced once
 
-	version    string // of the list; Run's goroutine only, as the next one
+	version    string // of the list; Run's goroutine only, as the next ones
 	syncedOnce bool
+	recheck    *time.Timer // fires when the list was not synced for long
 
 	mu      sync.Mutex
 	numbers map[string]Numbers                 // guarded by mu; written by Run's goroutine only
@@ -168,8 +183,14 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Newest < 0 || cfg.PageSize < 0 {
 		errs = append(errs, fmt.Errorf("client: Newest is %d and PageSize %d, neither may be negative", cfg.Newest, cfg.PageSize))
 	}
+	if cfg.Recheck != 0 && cfg.Recheck < time.Second {
+		errs = append(errs, fmt.Errorf("client: Recheck is %v, at least 1s is allowed", cfg.Recheck))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
+	}
+	if cfg.Recheck == 0 {
+		cfg.Recheck = 5 * time.Minute
 	}
 	if cfg.PageSize == 0 {
 		cfg.PageSize = watermark.DefaultPage
@@ -222,6 +243,8 @@ func (c *Client) Run(ctx context.Context) error {
 		c.pending[keyOf(m)] = m
 	}
 	c.mu.Unlock()
+	c.recheck = time.NewTimer(c.untilRecheck())
+	defer c.recheck.Stop()
 	return c.settled(ctx, c.runAll(ctx))
 }
 
@@ -293,6 +316,12 @@ func (c *Client) settled(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
+}
+
+// untilRecheck spreads devices that connected together.
+func (c *Client) untilRecheck() time.Duration {
+	d := c.cfg.Recheck
+	return d - d/10 + rand.N(d/5)
 }
 
 // requestSync asks Run to sync the list.

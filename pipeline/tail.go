@@ -20,6 +20,8 @@ const (
 	ReasonTailTooLong = "tail_too_long" // transient: ErrTailTooLong
 	ReasonTailBehind  = "tail_behind"   // transient: the view did not reach the end in time
 	ReasonTailMoved   = "tail_moved"    // transient: a pin was held too long and is void
+	ReasonTailMemory  = "tail_memory"   // transient: the views of all partitions are at their bound
+	ReasonTailAlone   = "tail_alone"    // transient: one partition's tail is beyond that bound by itself
 	ReasonTailClosed  = "tail_closed"   // transient: Run has ended
 	ReasonLogLost     = "log_lost"      // fatal: the sequenced log lost records that history needs
 )
@@ -28,6 +30,10 @@ const (
 // group's committed offset than TailConfig.MaxRecords. It heals when the group
 // catches up.
 var ErrTailTooLong = errors.New("the tail of the sequenced log is too long")
+
+// ErrTailMemory is wrapped when the tails that are read in a process would take
+// more than TailConfig.MaxBytes. It heals when the group catches up.
+var ErrTailMemory = errors.New("no room for the tail of the sequenced log")
 
 func errTailTooLong(partition int32, n, limit int64) error {
 	return fault.New(fault.Transient, ReasonTailTooLong,
@@ -38,6 +44,9 @@ func errTailGivenUp(partition int32) error {
 	return fault.New(fault.Transient, ReasonTailMoved,
 		fmt.Errorf("the view of partition %d was given up while it was pinned", partition))
 }
+
+// DefaultTailBytes is the bound of all views of a process: 512 MiB.
+const DefaultTailBytes = 512 << 20
 
 const (
 	defaultPatience = 10 * time.Second
@@ -55,6 +64,10 @@ type TailConfig struct {
 	// MaxRecords bounds the records of one partition's tail; beyond, requests
 	// fail with ErrTailTooLong. 0: 2,000,000.
 	MaxRecords int64
+	// MaxBytes bounds what the views of all partitions hold together, as it is
+	// reckoned, without message bodies. Where they would need more they are read
+	// in turn. 0: DefaultTailBytes.
+	MaxBytes int64
 	// SegmentRecords is how many records are trimmed at once, so a view holds at
 	// most that many more than it must. 0: 4,096.
 	SegmentRecords int
@@ -81,7 +94,7 @@ func (c *TailConfig) check() error {
 		errs = append(errs, errors.New("tail group: the consumer group that writes history must be named"))
 	}
 	for name, n := range map[string]int64{
-		"max records": c.MaxRecords, "segment records": int64(c.SegmentRecords), "idle": int64(c.Idle), "patience": int64(c.Patience),
+		"max records": c.MaxRecords, "max bytes": c.MaxBytes, "segment records": int64(c.SegmentRecords), "idle": int64(c.Idle), "patience": int64(c.Patience),
 		"confirm": int64(c.Confirm), "cache bytes": c.CacheBytes, "fetch bytes": int64(c.FetchBytes),
 	} {
 		if n < 0 {
@@ -107,6 +120,7 @@ type Tail struct {
 	log     *slog.Logger
 	metrics *tailMetrics
 	cache   *tailCache
+	memory  *tailMemory
 
 	committed *rounds[int32, committedAnswer]
 
@@ -146,6 +160,7 @@ func NewTail(conf TailConfig) (*Tail, error) {
 	}
 	conf.Topic = cmp.Or(conf.Topic, conf.Config.Topics().Sequenced)
 	conf.MaxRecords = cmp.Or(conf.MaxRecords, 2_000_000)
+	conf.MaxBytes = cmp.Or(conf.MaxBytes, DefaultTailBytes)
 	conf.SegmentRecords = cmp.Or(conf.SegmentRecords, 4096)
 	conf.Idle = cmp.Or(conf.Idle, time.Minute)
 	conf.Patience = cmp.Or(conf.Patience, defaultPatience)
@@ -158,6 +173,7 @@ func NewTail(conf TailConfig) (*Tail, error) {
 		log:     conf.Config.logger(),
 		metrics: m,
 		cache:   newTailCache(conf.CacheBytes, m),
+		memory:  newTailMemory(conf.MaxBytes, conf.Patience/2, m),
 		started: make(chan struct{}),
 		closed:  make(chan struct{}),
 		views:   make(map[int32]*tailView),
@@ -293,6 +309,7 @@ func (t *Tail) sweep(before time.Time) {
 	for p, v := range t.views {
 		if v.idle(before) {
 			delete(t.views, p)
+			t.memory.remove(v)
 			v.drop()
 		}
 	}
@@ -333,7 +350,11 @@ func (t *Tail) waited(wait context.Context, why error) error {
 		if why != nil && !errors.Is(why, wait.Err()) {
 			err = fmt.Errorf("%w: %w", err, why)
 		}
-		return fault.New(fault.Transient, ReasonTailBehind, err)
+		reason := ReasonTailBehind
+		if fault.ReasonOf(why) == ReasonTailMemory {
+			reason = ReasonTailMemory
+		}
+		return fault.New(fault.Transient, reason, err)
 	}
 	if t.closing() {
 		return errTailClosed()

@@ -29,6 +29,9 @@ type tailPart struct {
 	facts int
 	state *watermark.State
 
+	bytes int64 // as they are reckoned
+	sent  int64 // of these, client ids
+
 	max     watermark.Seq // of the messages
 	refs    []tailRef
 	span    watermark.Interval // of refs; empty when there are none
@@ -50,6 +53,46 @@ type tailRef struct {
 	span   watermark.Interval
 }
 
+// What a part is reckoned to take in memory, in bytes: with its places in the
+// maps that lead to it, for a note, for a state's maps of eight entries each, for
+// a client id and a member in these, for a place where messages stand, a revoke,
+// and a user who is mentioned.
+const (
+	partBytes    = 400
+	noteBytes    = 48
+	stateBytes   = 2048
+	sentBytes    = 160
+	memberBytes  = 400
+	refBytes     = 40
+	revokeBytes  = 200
+	mentionBytes = 100
+)
+
+// reckon gives what folding rec can add at most, in bytes as they are reckoned: a
+// part of its own, or a share of what turns a part's notes into a state.
+func reckon(rec *watermark.Record) int64 {
+	if rec == nil {
+		return 0
+	}
+	id := int64(len(rec.Conversation))
+	n := partBytes + noteBytes + refBytes + id
+	for _, e := range rec.Events {
+		run, ok := e.(watermark.MessagesSequenced)
+		if !ok {
+			n += stateBytes/sparseFacts + 2*memberBytes + revokeBytes
+			continue
+		}
+		for i := range run.Messages {
+			m := &run.Messages[i]
+			n += stateBytes/sparseFacts + sentBytes + id + memberBytes + int64(len(m.Sender)+len(m.ClientID)+len(m.Kind))
+			for _, u := range m.Mentions {
+				n += mentionBytes + 8 + int64(len(u))
+			}
+		}
+	}
+	return n
+}
+
 func (p *tailPart) fold(rec *watermark.Record) {
 	p.learn(rec)
 	span := watermark.Interval{First: watermark.MaxSeq}
@@ -66,7 +109,9 @@ func (p *tailPart) fold(rec *watermark.Record) {
 				p.revokes = make(map[watermark.Seq]watermark.Revoked)
 			}
 			if _, ok := p.revokes[e.Seq]; !ok { // the first one stands, as in history
+				e.At = rec.Offset + 1
 				p.revokes[e.Seq] = e
+				p.bytes += revokeBytes
 			}
 		}
 	}
@@ -79,6 +124,7 @@ func (p *tailPart) fold(rec *watermark.Record) {
 	}
 	p.span.First, p.span.Last = min(p.span.First, span.First), max(p.span.Last, span.Last)
 	p.refs = append(p.refs, tailRef{rec.Offset, span})
+	p.bytes += refBytes
 }
 
 // learn adds rec to the notes, or to the state once there are too many of them.
@@ -88,14 +134,29 @@ func (p *tailPart) learn(rec *watermark.Record) {
 		if p.facts += facts; p.facts <= sparseFacts {
 			if value, err := wire.EncodeRecord(slim); err == nil {
 				p.notes = append(p.notes, tailNote{rec.Offset, value})
+				p.bytes += noteBytes + int64(len(value))
 				return
 			}
 		}
 		p.state = watermark.NewState(rec.Conversation)
 		p.unfold(p.state)
+		for _, n := range p.notes {
+			p.bytes -= noteBytes + int64(len(n.value))
+		}
 		p.notes = nil
+		p.bytes += stateBytes + p.learned(0, 0, len(rec.Conversation))
 	}
+	members, sent := len(p.state.Members), len(p.state.Sent)
 	p.state.Apply(*rec)
+	p.bytes += p.learned(members, sent, len(rec.Conversation))
+}
+
+// learned gives the bytes of what the state has above so many members and client
+// ids, whose names have about the length of an id.
+func (p *tailPart) learned(members, sent, id int) int64 {
+	ids := int64(len(p.state.Sent)-sent) * int64(sentBytes+id)
+	p.sent += ids
+	return ids + int64(len(p.state.Members)-members)*memberBytes
 }
 
 // withoutBodies gives what a state takes from rec, and how many facts that is.
@@ -166,7 +227,8 @@ func (p *tailPart) knows(id watermark.ConversationID, u watermark.UserID) bool {
 // so that a busy conversation holds a bounded number of them however long its
 // tail is. The part just begun is still empty, so its predecessors tell. Where
 // a part is still notes there are few, and they stay.
-func (l *tailLine) prune() {
+// It gives the bytes that are free now.
+func (l *tailLine) prune() (freed int64) {
 	var top watermark.Seq
 	for _, p := range l.parts[l.pruned:] {
 		top = max(top, p.max)
@@ -174,7 +236,11 @@ func (l *tailLine) prune() {
 	for l.pruned < len(l.parts)-1 && l.parts[l.pruned].max <= top-watermark.DedupeHorizon {
 		if p := l.parts[l.pruned]; p.state != nil {
 			p.state.Sent = nil
+			freed += p.sent
+			p.bytes -= p.sent
+			p.sent = 0
 		}
 		l.pruned++
 	}
+	return freed
 }

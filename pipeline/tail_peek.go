@@ -152,6 +152,12 @@ func (p *tailPart) mention(run []watermark.Message) {
 			if p.mentions == nil {
 				p.mentions = make(map[watermark.UserID][]watermark.Seq)
 			}
+			if len(p.mentions[u]) == 0 {
+				p.bytes += mentionBytes + int64(len(u))
+			}
+			if len(p.mentions[u]) < watermark.MaxMentions {
+				p.bytes += 8
+			}
 			seqs := append(p.mentions[u], run[i].Seq)
 			if n := len(seqs); n > 1 && seqs[n-1] <= seqs[n-2] { // a replay
 				slices.Sort(seqs)

@@ -86,7 +86,9 @@ func (t *Tail) hold(partition int32, a committedAnswer) (tailHold, error) {
 	v := t.views[partition]
 	if v == nil {
 		v = newTailView(partition, t.conf.MaxRecords, t.conf.SegmentRecords, t.metrics)
+		v.memory = t.memory
 		t.views[partition] = v
+		t.memory.add(v)
 	}
 	return v.pin(a, time.Now()), nil
 }
@@ -238,6 +240,8 @@ func (t *Tail) settle(wait context.Context, h tailHold, use func()) error {
 	}
 	if n := end - h.offset; n > t.conf.MaxRecords {
 		return errTailTooLong(h.view.partition, n, t.conf.MaxRecords)
+	} else if h.view.beyond(n) {
+		return errTailAlone(h.view.partition, t.conf.MaxBytes)
 	}
 	for {
 		moved, err := h.view.use(h, end, use)

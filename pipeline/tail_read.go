@@ -24,13 +24,34 @@ func partitionFor(id watermark.ConversationID, partitions int) int32 {
 // read folds records into v until nobody needs more. There is one reader for a
 // view at a time.
 func (t *Tail) read(v *tailView) {
+	defer t.memory.done(v)
 	pause := 20 * time.Millisecond
 	for {
 		from, more := v.behind()
 		if !more {
 			return
 		}
-		next, err := t.readOnce(v, from)
+		// Room for what is fetched is asked for first, so that who stands in line
+		// holds nothing.
+		release, err := t.memory.room(t.ctx, v, int64(t.conf.FetchBytes))
+		next, entries := from, []tailEntry(nil)
+		if err == nil {
+			next, entries, err = t.readOnce(v, from)
+			release()
+			if err == nil {
+				err = t.foldIn(v, from, next, entries)
+			}
+		}
+		if errors.Is(err, ErrTailMemory) {
+			if t.ctx.Err() != nil {
+				v.stop(errTailClosed())
+			}
+			if fault.ReasonOf(err) != ReasonTailAlone {
+				return // nobody waits for it
+			}
+			v.tooLarge(err)
+			continue // nobody wants more, unless somebody has come since
+		}
 		if err == nil && next == from {
 			err = fmt.Errorf("partition %d at %d: %w", v.partition, from, errNoRecords)
 		}
@@ -53,16 +74,41 @@ func (t *Tail) read(v *tailView) {
 	}
 }
 
-func (t *Tail) readOnce(v *tailView, from int64) (next int64, err error) {
+func (t *Tail) readOnce(v *tailView, from int64) (next int64, entries []tailEntry, err error) {
 	f, err := fetchRecords(t.fetch, t.conf.Topic, v.partition, from, t.conf.FetchBytes)
 	if errors.Is(err, sarama.ErrOffsetOutOfRange) {
-		return from, t.outOfRange(v, from)
+		return from, nil, t.outOfRange(v, from)
 	}
 	if err != nil {
-		return from, sortError(err)
+		return from, nil, sortError(err)
 	}
-	v.fold(from, f.next, t.decode(f.records))
-	return f.next, nil
+	return f.next, t.decode(f.records), nil
+}
+
+// foldIn folds what was read from from up to below next, some records at a time,
+// each when there is room for all that they can take.
+func (t *Tail) foldIn(v *tailView, from, next int64, entries []tailEntry) error {
+	const atOnce = 64
+	for {
+		n, to := min(len(entries), atOnce), next
+		if n < len(entries) {
+			to = entries[n-1].offset + 1
+		}
+		room := int64(0)
+		for i := range entries[:n] {
+			room += reckon(entries[i].record)
+		}
+		release, err := t.memory.room(t.ctx, v, room)
+		if err != nil {
+			return err
+		}
+		v.fold(from, to, entries[:n])
+		release()
+		if entries = entries[n:]; len(entries) == 0 {
+			return nil
+		}
+		from = to
+	}
 }
 
 // decode decodes records and keeps their messages at hand. A record that cannot

@@ -311,6 +311,7 @@ func TestTailMetricNames(t *testing.T) {
 		}
 	}
 	want := []string{
+		"tidemark_pipeline_tail_bytes",
 		"tidemark_pipeline_tail_cache_bytes",
 		"tidemark_pipeline_tail_catch_up_seconds",
 		"tidemark_pipeline_tail_failures_total",
@@ -321,6 +322,7 @@ func TestTailMetricNames(t *testing.T) {
 		"tidemark_pipeline_tail_segments",
 		"tidemark_pipeline_tail_undecodable_records_total",
 		"tidemark_pipeline_tail_voided_pins_total",
+		"tidemark_pipeline_tail_waiting_partitions",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)

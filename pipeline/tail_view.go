@@ -20,11 +20,14 @@ type tailView struct {
 	maxRecords int64
 	perSegment int
 	metrics    *tailMetrics
+	memory     *tailMemory // nil: not counted
 
 	mu         sync.RWMutex
 	base, next int64
 	segments   []*tailSegment
 	lines      map[watermark.ConversationID]*tailLine
+	bytes      int64                 // of all parts, as they are reckoned
+	most       int64                 // so many records were too large for memory; 0: none were
 	pins       map[int64]*tailPinned // by offset
 	round      int64                 // of the newest answer about the group's offset
 	committed  int64                 // that answer
@@ -292,9 +295,49 @@ func (v *tailView) foldLocked(rec *watermark.Record) {
 			v.lines[rec.Conversation] = line
 		}
 		line.parts = append(line.parts, p)
-		line.prune()
+		v.growLocked(partBytes - line.prune())
 	}
+	had := p.bytes
 	p.fold(rec)
+	v.growLocked(p.bytes - had)
+}
+
+// growLocked counts n bytes more, or less.
+func (v *tailView) growLocked(n int64) {
+	v.bytes += n
+	if v.memory != nil {
+		v.memory.grow(n)
+	}
+}
+
+// held gives what the view holds, in bytes as they are reckoned.
+func (v *tailView) held() int64 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.bytes
+}
+
+// unused tells whether nobody has pinned the view or waits for it.
+func (v *tailView) unused() bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return len(v.pins) == 0 && v.waiting == 0
+}
+
+// tooLarge gives up a view that is beyond the bound of all views by itself, and
+// notes how many records were.
+func (v *tailView) tooLarge(err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.most = max(v.next-v.base, 1)
+	v.giveUpLocked(err)
+}
+
+// beyond tells whether n records are known not to fit into memory.
+func (v *tailView) beyond(n int64) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.most > 0 && n >= v.most
 }
 
 // sealLocked notes how far the open segment reaches, so that it can be trimmed
@@ -318,6 +361,7 @@ func (v *tailView) trimLocked() {
 		v.base = seg.next
 		for id := range seg.parts {
 			line := v.lines[id]
+			v.growLocked(-partBytes - line.parts[0].bytes)
 			line.parts[0] = nil
 			line.parts = line.parts[1:]
 			line.pruned = max(line.pruned-1, 0)
@@ -342,6 +386,7 @@ func (v *tailView) restartLocked(offset int64) {
 		v.metrics.records.Sub(float64(seg.records))
 	}
 	v.metrics.segments.Sub(float64(len(v.segments)))
+	v.growLocked(-v.bytes)
 	v.segments = nil
 	v.lines = make(map[watermark.ConversationID]*tailLine)
 	v.base, v.next = offset, offset

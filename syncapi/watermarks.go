@@ -81,7 +81,7 @@ func (s *Service) allWatermarks(ctx context.Context, user watermark.UserID, req 
 	list := make([]snapshotItem, len(all.Entries))
 	for i := range all.Entries {
 		c := &all.Entries[i].Conversation
-		list[i] = snapshotItem{c.ID, c.LastTime}
+		list[i] = snapshotItem{conv: c.ID, time: c.LastTime}
 	}
 	page, rest := at.page(list, int(min(size, maxListPage)))
 	return s.listPage(ctx, user, at, page, rest, latest(list))
@@ -102,7 +102,7 @@ func (t pageToken) page(list []snapshotItem, size int) (page []snapshotItem, res
 
 // before tells whether l comes after what the token's pages have served.
 func (t pageToken) before(l snapshotItem) bool {
-	return t.conv == "" || laterItem(snapshotItem{t.conv, t.time}, l) < 0
+	return t.conv == "" || laterItem(snapshotItem{conv: t.conv, time: t.time}, l) < 0
 }
 
 func latest(list []snapshotItem) int64 {

@@ -100,9 +100,11 @@ func (s *Stage) putOff(ctx context.Context, n *note, err error) {
 func (s *Stage) send(ctx context.Context, n *note, msg *Notification) {
 	n.lookPause = nil
 	within, cancel := context.WithTimeout(ctx, s.w.cfg.Timeout)
+	end := s.traced(msg)
 	start := time.Now()
 	err := s.w.cfg.Sender.Send(within, msg)
 	cancel()
+	end(err)
 	s.w.metrics.seconds.Observe(time.Since(start).Seconds())
 	n.tell(slices.Concat(msg.told, msg.refused, msg.gone))
 	s.forget(ctx, n, msg)
@@ -135,8 +137,12 @@ func (s *Stage) send(ctx context.Context, n *note, msg *Notification) {
 		return
 	}
 	s.w.metrics.attempts.WithLabelValues("retry").Inc()
-	if n.tries >= s.w.cfg.Tries {
+	switch {
+	case n.tries >= s.w.cfg.Tries:
 		s.bury(ctx, n, err)
+		return
+	case n.hurried:
+		s.bury(ctx, n, fmt.Errorf("given up early, everything else waited for it: %w", err))
 		return
 	}
 	if n.pauses == nil {
@@ -212,6 +218,9 @@ func (s *Stage) letter(n *note, cause error) (wire.Out, error) {
 	from := n.record().Record
 	from.Value, from.Key = rec.Value, []byte(rec.Key)
 	from.Headers = append(rec.Headers, from.Headers...)
+	if n.trace.IsValid() {
+		from.Headers = wire.WithTraces(from.Headers, n.trace)
+	}
 	part := sha256.Sum256([]byte(s.w.cfg.Endpoint + "\n" + string(n.key.user)))
 	from.TopicID += "+" + hex.EncodeToString(part[:6])
 	out, err := wire.EncodeDeadLetter(wire.DeadLetter{

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,9 +15,15 @@ import (
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
-// roomWait is how long Handle waits for room before it says that there is none,
-// so that a partition that is given up is not held.
-const roomWait = time.Second
+const (
+	// roomWait is how long Handle waits for room before it says that there is
+	// none, so that a partition that is given up is not held.
+	roomWait = time.Second
+	// recordsPerPending bounds the records that wait behind the lowest that is not
+	// done with, as a multiple of MaxPending. Of those that are done with only the
+	// offset is kept, so they cost less.
+	recordsPerPending = 10
+)
 
 // Stage is one claim of one partition.
 type Stage struct {
@@ -124,12 +131,12 @@ func (s *Stage) await(ctx context.Context) error {
 	defer timer.Stop()
 	for {
 		s.mu.Lock()
-		items, fatal := s.items, s.fatal
+		items, records, fatal := s.items, len(s.records), s.fatal
 		s.mu.Unlock()
 		if fatal != nil {
 			return fatal
 		}
-		if items < s.w.cfg.MaxPending {
+		if items < s.w.cfg.MaxPending && records < recordsPerPending*s.w.cfg.MaxPending {
 			return nil
 		}
 		select {
@@ -137,9 +144,37 @@ func (s *Stage) await(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("tooffline: wait for endpoint %s: %w", s.w.cfg.Endpoint, ctx.Err())
 		case <-timer.C:
-			return fault.New(fault.Transient, "backlog", fmt.Errorf("tooffline: endpoint %s has %d notifications to take before more are read", s.w.cfg.Endpoint, items))
+			s.hurry()
+			return fault.New(fault.Transient, "backlog", fmt.Errorf(
+				"tooffline: endpoint %s has %d notifications to take before more are read (%d records wait for the lowest)",
+				s.w.cfg.Endpoint, items, records))
 		}
 	}
+}
+
+// hurry ends what holds up the whole partition: the notifications of the lowest
+// record that failed before, and would wait for another try while nothing else
+// has room any more, are tried now and for the last time. While the endpoint as
+// a whole is away that would help nobody.
+func (s *Stage) hurry() {
+	if s.w.hold() > 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.durableLocked()
+	if len(s.records) == 0 {
+		return
+	}
+	lowest := s.records[0]
+	for _, n := range s.notes {
+		// One that is under way comes back, and is found here the next time.
+		if n.at >= 0 && n.tries > 0 && slices.Contains(n.parts, lowest) {
+			n.hurried, n.due = true, time.Now()
+			heap.Fix(&s.queue, n.at)
+		}
+	}
+	poke(s.wake)
 }
 
 // take makes notes of a record.
@@ -151,6 +186,9 @@ func (s *Stage) take(r *wire.Record, o *wire.Offline) {
 		return
 	}
 	t := &tracked{Record: *r, left: len(o.Users)}
+	if traces := wire.TracesOf(r); len(traces) > 0 {
+		t.trace = traces[0]
+	}
 	t.Key, t.Value, t.Headers = nil, nil, replayHeaders(r) // which would keep all of what was fetched with it
 	if o.RecordTime.IsZero() {
 		o.RecordTime = r.Time

@@ -470,6 +470,65 @@ func TestMemoryIsBounded(t *testing.T) {
 	})
 }
 
+// One device that wants to be left alone for an hour keeps neither the others
+// waiting nor their records in memory.
+func TestOneThatHoldsUpAllIsGivenUpEarly(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.answer = func(_ context.Context, n *tooffline.Notification) error {
+			if n.User == "B" {
+				return &tooffline.SendError{RetryAfter: time.Hour, Err: errDown}
+			}
+			return nil
+		}
+		w.begin(func(c *tooffline.Config) { c.Delay, c.MaxPending = -1, 3 })
+		defer w.close()
+		w.tell(group, 1, "B")
+		w.after(time.Second)
+		for seq := watermark.Seq(1); seq < 30; seq++ { // ten records for each that may be pending
+			w.tell(single, seq, "C")
+			w.after(time.Second)
+		}
+		if d := w.after(time.Minute); d != 0 || len(w.letters) != 0 {
+			t.Errorf("durable = %d with %d letters, while there is room", d, len(w.letters))
+		}
+		more := []wire.Record{w.record(single, 30, nil, "C")}
+		if _, err := w.stage.Handle(t.Context(), more); fault.ReasonOf(err) != "backlog" {
+			t.Errorf("Handle over the bound: %v", err)
+		}
+		w.after(time.Second)
+		w.handle(more...)
+		if d := w.after(time.Second); d != 31 {
+			t.Errorf("durable = %d", d)
+		}
+		if len(w.letters) != 1 || w.letters[0].Tries != 2 || !strings.Contains(w.letters[0].Cause, "given up early") {
+			t.Errorf("letters: %+v", w.letters)
+		}
+	})
+}
+
+// While the endpoint as a whole is away nothing is given up for want of room.
+func TestNothingIsGivenUpEarlyWhileTheEndpointIsAway(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.answer = func(context.Context, *tooffline.Notification) error { return errDown }
+		w.begin(func(c *tooffline.Config) { c.Delay, c.MaxPending, c.BreakerAfter, c.BreakerPause = -1, 1, 1, time.Hour })
+		defer w.close()
+		w.tell(group, 1, "B")
+		w.after(time.Second)
+		more := []wire.Record{w.record(group, 2, nil, "C")}
+		for range 10 {
+			if _, err := w.stage.Handle(t.Context(), more); fault.ReasonOf(err) != "backlog" {
+				t.Errorf("Handle over the bound: %v", err)
+			}
+		}
+		// When the circuit lets it try again, that is one of its tries as any other.
+		if w.after(90 * time.Minute); len(w.sent) != 2 || len(w.letters) != 0 {
+			t.Errorf("sent %v, %d letters", w.told(), len(w.letters))
+		}
+	})
+}
+
 // That the store is away costs no tries, and holds the offset.
 func TestTheStoreMayBeAway(t *testing.T) {
 	bubble(t, func(t *testing.T) {

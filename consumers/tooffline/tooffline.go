@@ -22,8 +22,12 @@
 //   - After the last try a notification goes to the dead letters, as a record
 //     for its user and endpoint alone, which can be replayed.
 //   - Memory is bounded by MaxPending messages times users of a partition, each
-//     with texts of at most 3 KiB that all users of a record share. Beyond it
-//     Handle takes no more: an error of class Transient.
+//     with texts of at most 3 KiB that all users of a record share, and by the
+//     offsets of ten times as many records that wait for the lowest. Beyond it
+//     Handle takes no more: an error of class Transient. What failed before and
+//     is the lowest then gets one more attempt and goes to the dead letters,
+//     unless the endpoint as a whole is away: one device that is to be left alone
+//     for an hour keeps nobody else waiting.
 //
 // It does not promise order between conversations, nor that a device shows
 // something once: an attempt whose answer was lost is made again, with its id.

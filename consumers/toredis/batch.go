@@ -1,12 +1,11 @@
 package toredis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
@@ -19,8 +18,9 @@ type batch struct {
 	byConv  map[watermark.ConversationID]*lot
 	late    []entry // of conversations of which earlier records are parked
 	strays  []stray
-	letters []letter // of records that are in no lot
-	hopped  int      // records that came by way of another partition
+	letters []letter      // of records that are in no lot
+	hopped  int           // records that came by way of another partition
+	forged  []wire.Record // that say so and did not
 }
 
 // lot is the part of one conversation.
@@ -61,14 +61,23 @@ type letter struct {
 }
 
 // sort decodes the records and groups what is to be decided by conversation.
-// The only errors are fatal.
-func (s *Stage) sort(records []wire.Record) (*batch, error) {
+// Errors are fatal, or of reading origins back.
+func (s *Stage) sort(ctx context.Context, records []wire.Record) (*batch, error) {
+	forged, err := s.forgeries(ctx, records)
+	if err != nil {
+		return nil, err
+	}
 	b := &batch{byConv: make(map[watermark.ConversationID]*lot)}
 	for _, r := range records {
 		if _, done := s.done[r.Offset]; done || s.parked.has(r.Offset) {
 			continue
 		}
-		in, err := s.cfg.Codec.DecodeInput(r)
+		judged := r
+		if _, ok := forged[r.Offset]; ok {
+			judged = r.Unforwarded()
+			b.forged = append(b.forged, r)
+		}
+		in, err := s.cfg.Codec.DecodeInput(judged)
 		switch {
 		case err != nil && fault.ClassOf(err) == fault.Poison:
 			b.letters = append(b.letters, letter{r, fault.ReasonOf(err), err.Error()})
@@ -96,7 +105,7 @@ func (s *Stage) sort(records []wire.Record) (*batch, error) {
 			b.strays = append(b.strays, stray{r, in.Conversation})
 			continue
 		}
-		if r.IsForwarded() {
+		if judged.IsForwarded() {
 			b.hopped++
 		}
 		if s.parked.holds(in.Conversation) {
@@ -285,7 +294,7 @@ func (s *Stage) enclose(d wire.DeadLetter) (wire.Out, error) {
 // gave and never appended, and a truth without those has lost nothing.
 func (s *Stage) append(ctx context.Context, lots []*lot) error {
 	var queues [][]watermark.Record
-	var traces [][][]trace.SpanContext
+	var traces [][][]wire.Traced
 	for _, l := range lots {
 		if recs := pack(l); len(recs) > 0 {
 			queues, traces = append(queues, recs), append(traces, tracesOf(l, recs))
@@ -298,8 +307,8 @@ func (s *Stage) append(ctx context.Context, lots []*lot) error {
 			return wire.Out{}, err
 		}
 		out := wire.Out{Topic: s.cfg.Sequenced, Partition: s.partition, Key: string(rec.Conversation), Value: value}
-		if t := traces[q][n]; wire.TracesFit(len(out.Key)+len(value)+traceRoom, len(t), s.cfg.Codec.MaxRecord) {
-			out.Headers = wire.WithTraces(nil, t...)
+		if t := traces[q][n]; wire.TracesFit(len(out.Key)+len(value)+traceRoom, len(t), cmp.Or(s.cfg.Codec.MaxRecord, wire.DefaultMaxRecord)) {
+			out.Headers = wire.SequencedTraces(t)
 		}
 		return out, nil
 	}, func(q, n int) {
@@ -329,18 +338,24 @@ func pack(l *lot) []watermark.Record {
 const traceRoom = 1024
 
 // tracesOf gives the traces that each of a lot's records belongs to: those of
-// the inputs that went into it, the first few.
-func tracesOf(l *lot, recs []watermark.Record) [][]trace.SpanContext {
-	out := make([][]trace.SpanContext, len(recs))
+// the inputs that went into it, the first few, with the messages that came of
+// them.
+func tracesOf(l *lot, recs []watermark.Record) [][]wire.Traced {
+	out := make([][]wire.Traced, len(recs))
 	next := 0
 	for i := range recs {
 		for ; next < len(l.records) && accounts(&recs[i], l.batch.Inputs[next].Origin); next++ {
 			if len(l.records[next].Headers) == 0 {
 				continue
 			}
-			for _, sc := range wire.TracesOf(&l.records[next]) {
+			traces := wire.TracesOf(&l.records[next])
+			if len(traces) == 0 {
+				continue
+			}
+			m, _ := l.alloc.Outcomes[next].Message(&l.batch.Inputs[next])
+			for _, sc := range traces {
 				if len(out[i]) < wire.MaxTraces {
-					out[i] = append(out[i], sc)
+					out[i] = append(out[i], wire.Traced{SpanContext: sc, Seq: m.Seq})
 				}
 			}
 		}

@@ -70,18 +70,27 @@ type Log interface {
 	Append(ctx context.Context, outs []wire.Out) error
 }
 
+// Origins reads records of toRedis back from where they stand.
+type Origins interface {
+	// Reread gives each those of the records at offsets, ascending, of a
+	// partition that stand there, in order, and tells where the log began when it
+	// was last asked: what stood below is gone.
+	Reread(ctx context.Context, topic string, partition int32, offsets []int64, each func(wire.Record)) (start int64, err error)
+}
+
 // Answers hands answers over to whoever waits for them.
 type Answers interface {
 	PutAnswers(ctx context.Context, answers []watermark.KeyedAnswer) error
 }
 
-// Config says what a Sequencer works with. The five ports and Partitions are
+// Config says what a Sequencer works with. The six ports and Partitions are
 // required.
 type Config struct {
 	Allocator Allocator
 	Truth     Truth
 	Members   Members
 	Log       Log
+	Origins   Origins
 	Answers   Answers
 
 	// Partitions is the number of partitions that toRedis and sequenced have.
@@ -130,6 +139,7 @@ func (c *Config) fill() error {
 	need(c.Truth != nil, "Truth is required")
 	need(c.Members != nil, "Members is required")
 	need(c.Log != nil, "Log is required")
+	need(c.Origins != nil, "Origins is required")
 	need(c.Answers != nil, "Answers is required")
 	need(c.Partitions > 0, "Partitions must be above 0")
 	need(c.FloorEntries >= 0, "FloorEntries must not be negative")

@@ -16,7 +16,7 @@ func TestNewReportsAllFaults(t *testing.T) {
 	if err == nil {
 		t.Fatal("want an error")
 	}
-	for _, want := range []string{"Allocator", "Truth", "Members", "Log", "Answers", "Partitions", "FloorEntries"} {
+	for _, want := range []string{"Allocator", "Truth", "Members", "Log", "Origins", "Answers", "Partitions", "FloorEntries"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not named in: %v", want, err)
 		}
@@ -58,6 +58,8 @@ func TestMetrics(t *testing.T) {
 		"tidemark_toredis_cold_loads_total{why=absent} 1",
 		"# tidemark_toredis_dropped_warms_total: Commands to make a conversation warm that were left out, because it could not be loaded.",
 		"tidemark_toredis_dropped_warms_total{} 0",
+		"# tidemark_toredis_forged_origins_total: Records that named another place as where they came from, which holds something else: they counted at their own.",
+		"tidemark_toredis_forged_origins_total{} 0",
 		"# tidemark_toredis_forwarded_records_total: Records that arrived by way of another partition and were decided here.",
 		"tidemark_toredis_forwarded_records_total{} 0",
 		"# tidemark_toredis_inputs_total: Inputs that are done, by kind (message, command) and verdict.",

@@ -70,6 +70,10 @@ func (f *flood) MergeMembers(_ context.Context, loads []watermark.MemberLoad) ([
 
 func (f *flood) Append(_ context.Context, outs []wire.Out) error { f.appended += len(outs); return nil }
 
+func (f *flood) Reread(context.Context, string, int32, []int64, func(wire.Record)) (int64, error) {
+	return 0, nil
+}
+
 func (f *flood) PutAnswers(context.Context, []watermark.KeyedAnswer) error { return nil }
 
 // Whatever comes, and however long history is away: what a partition holds stays
@@ -80,7 +84,7 @@ func TestOverloadLeavesMemoryFlat(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	now := time.UnixMilli(0)
 	seq, err := toredis.New(toredis.Config{
-		Allocator: f, Truth: f, Members: f, Log: f, Answers: f, Partitions: 1, FloorEntries: floors,
+		Allocator: f, Truth: f, Members: f, Log: f, Origins: f, Answers: f, Partitions: 1, FloorEntries: floors,
 		Logger: slog.New(slog.DiscardHandler), Registerer: reg, Now: func() time.Time { return now },
 	})
 	if err != nil {

@@ -18,6 +18,7 @@ type metrics struct {
 	memberLoads   prometheus.Counter
 	misrouted     prometheus.Counter
 	forwarded     prometheus.Counter
+	forged        prometheus.Counter
 	appended      prometheus.Counter
 	conversations prometheus.Histogram
 	parkedTotal   prometheus.Counter
@@ -54,6 +55,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		forwarded: f.NewCounter(prometheus.CounterOpts{
 			Name: "tidemark_toredis_forwarded_records_total",
 			Help: "Records that arrived by way of another partition and were decided here.",
+		}),
+		forged: f.NewCounter(prometheus.CounterOpts{
+			Name: "tidemark_toredis_forged_origins_total",
+			Help: "Records that named another place as where they came from, which holds something else: they counted at their own.",
 		}),
 		appended: f.NewCounter(prometheus.CounterOpts{
 			Name: "tidemark_toredis_appended_records_total",

@@ -19,7 +19,8 @@
 //     this owner saw acknowledged stops the process, for the log lost records.
 //   - A record that stands on another partition than its conversation's is
 //     forwarded once, with its first place along; one that would need a second
-//     hop is a dead letter.
+//     hop is a dead letter. That a record was forwarded is believed when the
+//     place that it names holds the same record.
 //   - Nothing is passed over: what cannot be accepted goes to the dead letter
 //     topic with its cause, or to the caller who waits for the answer.
 //
@@ -138,7 +139,7 @@ func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int6
 	if err := s.unpark(ctx); err != nil {
 		return s.durable, unskippable(err)
 	}
-	b, err := s.sort(records)
+	b, err := s.sort(ctx, records)
 	if err != nil {
 		return s.durable, err
 	}
@@ -157,6 +158,7 @@ func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int6
 	s.next = records[len(records)-1].Offset + 1
 	s.settle()
 	s.countBatch(b)
+	s.tellForged(ctx, b.forged)
 	return s.durable, nil
 }
 

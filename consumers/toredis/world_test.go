@@ -40,6 +40,7 @@ type world struct {
 	down       atomic.Bool // the truth cannot be read
 	partitions int32
 	topics     map[string][][]wire.Record
+	starts     map[int32]int64 // of toRedis: records below are gone
 	redis      *seqtest.Redis
 	answers    map[watermark.AnswerKey]watermark.Answer
 	roster     bool // Truth brings all members, as for a small group
@@ -61,6 +62,7 @@ func newWorld(partitions int32) *world {
 	return &world{
 		partitions: partitions,
 		topics:     make(map[string][][]wire.Record),
+		starts:     make(map[int32]int64),
 		redis:      redis,
 		answers:    make(map[watermark.AnswerKey]watermark.Answer),
 		roster:     true,
@@ -120,7 +122,7 @@ func (w *world) stage(t testing.TB, partition int32) *toredis.Stage {
 func (w *world) sequencer(t testing.TB, change func(*toredis.Config)) *toredis.Sequencer {
 	t.Helper()
 	cfg := toredis.Config{
-		Allocator: w, Truth: w, Members: w, Log: w, Answers: w, Partitions: w.partitions,
+		Allocator: w, Truth: w, Members: w, Log: w, Origins: w, Answers: w, Partitions: w.partitions,
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		Now:      func() time.Time { return w.now },
 		Patience: time.Minute, // the world answers at once, the machine may not
@@ -164,6 +166,20 @@ func (w *world) Append(_ context.Context, outs []wire.Out) error {
 			w.put(o)
 		}
 	})
+}
+
+// Reread implements toredis.Origins. Up to starts, the log of a partition has
+// given up its records.
+func (w *world) Reread(_ context.Context, topic string, p int32, offsets []int64, each func(wire.Record)) (int64, error) {
+	start := w.starts[p]
+	err := w.step("reread", len(offsets), func(n int) {
+		for _, offset := range offsets[:n] {
+			if log := w.topics[topic][p]; offset >= start && offset < int64(len(log)) {
+				each(log[offset])
+			}
+		}
+	})
+	return start, err
 }
 
 // send puts a message on toRedis, where a producer with the given partition

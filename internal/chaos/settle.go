@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tidemark-im/tidemark/internal/chaos/history"
@@ -44,51 +45,68 @@ func (l *load) settle(ctx context.Context, within time.Duration) {
 // patience is how long one answer may take when everything is at rest.
 const patience = 30 * time.Second
 
-// again repeats a read until it works.
-func again(ctx context.Context, read func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+// retrying is what is left of the patience with one conversation: where one
+// reader has waited in vain for a seq that is lost, the next need not wait as
+// long again.
+type retrying struct{ left time.Duration }
+
+// again repeats a read until it works, at least once.
+func (r *retrying) again(ctx context.Context, read func() error) error {
+	const between = 200 * time.Millisecond
 	for {
+		began := time.Now()
 		err := read()
 		if err == nil {
 			return nil
 		}
-		if pause(ctx, 200*time.Millisecond) != nil {
+		if r.left <= 0 || pause(ctx, between) != nil {
 			return err
 		}
+		r.left -= time.Since(began)
 	}
 }
 
+// readAll reads every conversation, all at once, as everybody who may.
 func (l *load) readAll(ctx context.Context, phase string) error {
+	convs := conversations()
+	errs := make([]error, len(convs))
+	var group sync.WaitGroup
+	for i, conv := range convs {
+		group.Go(func() { errs[i] = l.readConversation(ctx, phase, conv) })
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+func (l *load) readConversation(ctx context.Context, phase, conv string) error {
+	readers := []string{watcherOf(conv)}
+	users := slices.Concat(markers, []string{"go1", "http1", "http2", "kcat", "java"})
+	if two := pairOf(conv); two != nil {
+		users = two
+	}
+	if conv == fanned {
+		readers, users = append(readers, fan), append(users, fan)
+	}
+	if slices.Contains(churned, conv) {
+		readers, users = append(readers, members...), append(users, members...)
+	}
+	r := &retrying{left: patience}
 	var errs []error
-	for _, conv := range conversations() {
-		readers := []string{watcherOf(conv)}
-		users := slices.Concat(markers, []string{"go1", "http1", "http2", "kcat", "java"})
-		if two := pairOf(conv); two != nil {
-			users = two
-		}
-		if conv == fanned {
-			readers, users = append(readers, fan), append(users, fan)
-		}
-		if slices.Contains(churned, conv) {
-			readers, users = append(readers, members...), append(users, members...)
-		}
-		for _, user := range readers {
-			errs = append(errs, l.readWhole(ctx, phase, user, conv))
-		}
-		for _, user := range users {
-			errs = append(errs, again(ctx, func() error { return l.api.watermarks(ctx, phase, user, conv) }))
-		}
+	for _, user := range readers {
+		errs = append(errs, l.readWhole(ctx, r, phase, user, conv))
+	}
+	for _, user := range users {
+		errs = append(errs, r.again(ctx, func() error { return l.api.watermarks(ctx, phase, user, conv) }))
 	}
 	return errors.Join(errs...)
 }
 
 // readWhole follows the pages from the first seq to the last.
-func (l *load) readWhole(ctx context.Context, phase, user, conv string) error {
+func (l *load) readWhole(ctx context.Context, retry *retrying, phase, user, conv string) error {
 	r := pullRange{Conversation: conv, Begin: 1, End: 1 << 40, Num: 200, Keep: "KEEP_NEAR_BEGIN"}
 	for {
 		var page *history.Page
-		err := again(ctx, func() error {
+		err := retry.again(ctx, func() error {
 			pages, err := l.api.pull(ctx, phase, user, r)
 			if err == nil {
 				page = pages[0]

@@ -31,7 +31,7 @@ func TestWhereToListenAndWithWhat(t *testing.T) {
 		"no scope":                     {map[string]string{"auth.admin_scope": "a b"}, []string{"admin_scope"}},
 		"half a certificate":           {map[string]string{"sync.tls.cert": "c"}, []string{"sync.tls", "go together"}},
 		"an authority alone":           {map[string]string{"gateway.tls.client_ca": "c"}, []string{"gateway.tls.client_ca"}},
-		"limits":                       {map[string]string{"limits.user_requests": "-1", "limits.in_flight": "0", "limits.max_request": "1", "limits.user_bytes": "-2", "gateway.user_connections": "-1"}, []string{"limits.user_requests", "limits.in_flight", "limits.max_request", "limits.user_bytes", "gateway.user_connections"}},
+		"limits":                       {map[string]string{"limits.user_requests": "-1", "limits.in_flight": "0", "limits.tail_bytes": "1", "limits.max_request": "1", "limits.user_bytes": "-2", "gateway.user_connections": "-1"}, []string{"limits.user_requests", "limits.in_flight", "limits.tail_bytes", "limits.max_request", "limits.user_bytes", "gateway.user_connections"}},
 		"limits are no numbers":        {map[string]string{"limits.user_requests": "NaN"}, []string{"limits.user_requests"}},
 		"no limits":                    {map[string]string{"limits.user_requests": "0", "limits.user_in_flight": "0"}, nil},
 	} {

@@ -86,6 +86,8 @@ type Redis struct {
 	Prefix    string        `koanf:"prefix" doc:"Put before every key."`
 	Expiry    time.Duration `koanf:"expiry" doc:"How long an idle conversation stays in Redis."`
 	HotLog    int           `koanf:"hot_log" doc:"About how many messages of a conversation stay in Redis."`
+	Timeout   time.Duration `koanf:"timeout" doc:"How long a read or a write on a connection may take, and a wait for a free one a second longer."`
+	PoolSize  int           `koanf:"pool_size" doc:"Connections that a process opens to a server at most. 0: ten for each core."`
 	TLS       TLS           `koanf:"tls"`
 	// Incarnation is for an embedded Redis without replication ids; it is not
 	// settable, since a fixed one would defeat the recovery from a lost Redis.
@@ -196,6 +198,7 @@ type Limits struct {
 	MaxBody        int     `koanf:"max_body" doc:"Bytes of a message's body, at most 1048576."`
 	MaxRequest     int     `koanf:"max_request" doc:"Bytes of a request to the sync API."`
 	InFlight       int     `koanf:"in_flight" doc:"Calls of the sync API that are served at once."`
+	TailBytes      int64   `koanf:"tail_bytes" doc:"Bytes that the part of the sequenced log which history lacks may take in a process, about. Where several partitions would need more, they are read in turn; one that needs more by itself is waited for. At least 16777216."`
 	UserRequests   float64 `koanf:"user_requests" doc:"Calls a second of one user, on average. For this and the following, 0: no limit; they hold for users with a token, not for administrators."`
 	UserBurst      int     `koanf:"user_burst" doc:"Calls of one user at once after a pause. 0: a second's."`
 	UserBytes      int     `koanf:"user_bytes" doc:"Bytes of answers a second to one user, on average."`
@@ -210,10 +213,10 @@ func Default() Config {
 			Brokers: []string{"127.0.0.1:9092"}, ClientID: "tidemark", Version: "3.6.0",
 			CreateTopics: false, Partitions: 12, Retention: 7 * 24 * time.Hour, OnLostOffsets: "stop",
 		},
-		Redis:     Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000},
+		Redis:     Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000, Timeout: 3 * time.Second},
 		History:   History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
 		ToRedis:   ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000, MaxTail: 1_000_000},
-		ToMongo:   ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
+		ToMongo:   ToMongo{MaxBatch: 2000, FlushMarks: 100, FlushInterval: time.Second},
 		ToOffline: defaultToOffline(),
 		ToPush:    ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000, CrowdAbove: 256, CrowdBelow: 192},
 		Sync:      Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second, Reflection: true},
@@ -226,7 +229,7 @@ func Default() Config {
 		Log:       Log{Level: "info", Format: "text"},
 		Tracing:   Tracing{Ratio: 0.01},
 		Limits: Limits{
-			MaxBody: 64 << 10, MaxRequest: 4 << 20, InFlight: 10_000,
+			MaxBody: 64 << 10, MaxRequest: 4 << 20, InFlight: 10_000, TailBytes: 512 << 20,
 			UserRequests: 100, UserBurst: 500, UserBytes: 8 << 20, UserBytesBurst: 64 << 20, UserInFlight: 32,
 		},
 	}
@@ -285,6 +288,10 @@ func (c *Config) Validate() error {
 		bad("history.uri", "is needed with history.backend mongodb")
 	}
 	positive("history.timeout", int64(c.History.Timeout))
+	positive("redis.timeout", int64(c.Redis.Timeout))
+	if c.Redis.PoolSize < 0 || c.Redis.PoolSize > 10_000 {
+		bad("redis.pool_size", "must be within 0..10000, is %d", c.Redis.PoolSize)
+	}
 	oneOf("toredis.unread_policy", c.ToRedis.UnreadPolicy, "advance_on_send", "keep_on_send")
 	positive("toredis.max_batch", int64(c.ToRedis.MaxBatch))
 	positive("toredis.floor_entries", int64(c.ToRedis.FloorEntries))

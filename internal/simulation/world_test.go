@@ -145,7 +145,7 @@ func newDesk(t testing.TB) *desk {
 	d.truth, err = truth.New(truth.Config{History: store{d}, Pin: d.pin, PinAll: d.pinAll, Log: "log"})
 	check()
 	d.sequencer, err = toredis.New(toredis.Config{
-		Allocator: redis{d}, Truth: d.truth, Members: redis{d}, Log: kafka{d}, Answers: redis{d},
+		Allocator: redis{d}, Truth: d.truth, Members: redis{d}, Log: kafka{d}, Origins: kafka{d}, Answers: redis{d},
 		Partitions: 1, UnreadPolicy: policyOf, FloorEntries: 64, Logger: slog.New(slog.DiscardHandler),
 	})
 	check()
@@ -238,6 +238,11 @@ func (k kafka) Append(_ context.Context, outs []wire.Out) error {
 			k.w.put(o)
 		}
 	})
+}
+
+// Reread is never asked: there is one partition, so nothing is forwarded.
+func (kafka) Reread(context.Context, string, int32, []int64, func(wire.Record)) (int64, error) {
+	panic("nothing was forwarded")
 }
 
 // owner hands back what lost its place.
@@ -414,7 +419,8 @@ func (t *tail) Revokes(_ context.Context, id watermark.ConversationID, in waterm
 	err := t.actor.call("tail", 1, func(int) {
 		for _, e := range t.w.log[t.from:] {
 			for _, x := range e.said.Events {
-				if r, ok := x.(watermark.Revoked); ok && e.said.Conversation == id && in.Contains(r.Seq) && out[r.Seq].Time == 0 {
+				if r, ok := x.(watermark.Revoked); ok && e.said.Conversation == id && in.Contains(r.Seq) && out[r.Seq].At == 0 {
+					r.At = e.said.Offset + 1
 					out[r.Seq] = r
 				}
 			}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -130,6 +131,41 @@ func (f first) clientID() string {
 func (r *Record) IsForwarded() bool {
 	_, ok := r.Header(HeaderOrigin)
 	return ok
+}
+
+// From gives the place where r says that it was forwarded from. It is false where
+// r says none, or says what no forwarder can have written: DecodeInput tells
+// which.
+func (r *Record) From() (watermark.Origin, bool) {
+	if !r.IsForwarded() {
+		return watermark.Origin{}, false
+	}
+	f, err := firstOf(r)
+	return f.origin, err == nil
+}
+
+// IsForwardOf tells whether r is what Forward makes of from: it names the place
+// and the time of from, and says the same. Keys are not compared: a forwarder
+// sets its own, and DecodeInput does not look at them.
+func (r *Record) IsForwardOf(from *Record) bool {
+	f, err := firstOf(r)
+	if err != nil || from.IsForwarded() || f.origin.Partition.Number != from.Partition || f.origin.Offset != from.Offset || f.timeMs != timeMs(from.Time) {
+		return false
+	}
+	for _, name := range []string{HeaderContentType, HeaderType, HeaderCaller, HeaderReplay} {
+		x, inR := r.Header(name)
+		y, inFrom := from.Header(name)
+		if inR != inFrom || !bytes.Equal(x, y) {
+			return false
+		}
+	}
+	return bytes.Equal(r.Value, from.Value)
+}
+
+// Unforwarded gives r as if nobody had forwarded it: an input of its own place.
+func (r Record) Unforwarded() Record {
+	r.Headers = without(r.Headers, HeaderOrigin)
+	return r
 }
 
 // Hops counts how often r was forwarded.

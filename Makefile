@@ -1,8 +1,13 @@
 # What people type. The gate itself is .ci/run.
-.PHONY: test test-real race gate generate demo dev vuln bench build
+.PHONY: sbom test test-real race gate generate demo dev vuln bench build
 
 build:
 	go build -trimpath -o bin/tidemark ./cmd/tidemark
+
+# What is in the binary, as CycloneDX, with versions, hashes and licences as far
+# as their files tell.
+sbom: build
+	go tool -modfile=deploy/check/go.mod cyclonedx-gomod bin -json -licenses -output bin/tidemark.cdx.json bin/tidemark
 
 test:
 	go test ./...

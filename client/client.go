@@ -16,14 +16,22 @@
 //     however often it is tried and whenever the device dies.
 //   - When a conversation was repaired on the server, the messages from the
 //     repaired point on are handed over again, with Update.Again set.
+//   - When a message is revoked that the device has had, its tombstone is handed
+//     over with Update.Again set, also if the device was away or the push was lost.
 //
 // A number is saved after the message that it covers was handed over, so a
 // process that dies in between hands that message over once more after its
 // restart: OnMessage should be idempotent by conversation and seq. The version is
 // saved after everything that it covers. Package sqlite keeps all of it in a file.
 //
-// What is not handed over: revokes and other events of the time when the device
-// was not connected. Who shows old messages pulls them again.
+// Pushes may be lost without a trace, as when the gateway's broker drops one and
+// nothing follows in the conversation. So a device that is connected asks every
+// Config.Recheck what changed: nothing is missing for longer than that.
+//
+// What is not handed over: other events of the time when the device was not
+// connected. What was revoked of a conversation that is not in the user's list,
+// one that it left or a group that it wrote to without joining, is not told
+// either: who shows old messages of it pulls them again.
 //
 // Run owns everything; callbacks come from its one goroutine. The methods that
 // call the server are safe for concurrent use. A failing server is tried again
@@ -33,11 +41,14 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"sync"
+	"time"
 
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -59,6 +70,11 @@ type Service interface {
 // event that follows, and reconnects by itself. WebSocket makes one.
 type Live interface {
 	Stream(ctx context.Context, connected func(), event func(*tidemarkv1.PushEvent)) error
+}
+
+// Passer is a Live that passes on what is only worth telling now.
+type Passer interface {
+	Pass(ctx context.Context, conversation, kind string, data json.RawMessage) error
 }
 
 // Numbers is what a client keeps of one conversation.
@@ -91,8 +107,8 @@ type ListStore interface {
 // Update is a message that the device has not had.
 type Update struct {
 	Message *tidemarkv1.Message
-	// Again: the server repaired the conversation, and this may replace what
-	// was delivered at the same seq before.
+	// Again: the server repaired the conversation, or the message is revoked, and
+	// this may replace what was delivered at the same seq before.
 	Again bool
 }
 
@@ -118,7 +134,8 @@ type Config struct {
 	// OnConversation, if set, sees each entry of the list that changed, whole;
 	// listed tells whether it stands in the list. An entry may come again.
 	OnConversation func(ctx context.Context, e *tidemarkv1.ConversationEntry, listed bool) error
-	// OnEvent, if set, sees every other event: reads, revokes, windows.
+	// OnEvent, if set, sees every other event: reads, revokes, windows, and what
+	// Typing and SendTransient of others pass on.
 	OnEvent func(context.Context, *tidemarkv1.PushEvent) error
 	// OnSent, if set, sees what became of a message of Send, once, or again after
 	// a restart. It may come before or after the message itself.
@@ -128,6 +145,10 @@ type Config struct {
 	Newest int64
 	// PageSize is the number of messages of one pull. 0: 100.
 	PageSize int64
+	// Recheck is after how long a connected device asks what changed since it
+	// last did, give or take a tenth, which finds pushes that were lost. 0: 5
+	// minutes. At least a second.
+	Recheck time.Duration
 	// Logger is required.
 	Logger *slog.Logger
 }
@@ -142,8 +163,9 @@ type Client struct {
 	tasks    chan func(context.Context) error // what the sender has Run do
 	synced   chan struct{}                    // closed when the list was synced once
 
-	version    string // of the list; Run's goroutine only, as the next one
+	version    string // of the list; Run's goroutine only, as the next ones
 	syncedOnce bool
+	recheck    *time.Timer // fires when the list was not synced for long
 
 	mu      sync.Mutex
 	numbers map[string]Numbers                 // guarded by mu; written by Run's goroutine only
@@ -168,8 +190,14 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Newest < 0 || cfg.PageSize < 0 {
 		errs = append(errs, fmt.Errorf("client: Newest is %d and PageSize %d, neither may be negative", cfg.Newest, cfg.PageSize))
 	}
+	if cfg.Recheck != 0 && cfg.Recheck < time.Second {
+		errs = append(errs, fmt.Errorf("client: Recheck is %v, at least 1s is allowed", cfg.Recheck))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
+	}
+	if cfg.Recheck == 0 {
+		cfg.Recheck = 5 * time.Minute
 	}
 	if cfg.PageSize == 0 {
 		cfg.PageSize = watermark.DefaultPage
@@ -222,6 +250,8 @@ func (c *Client) Run(ctx context.Context) error {
 		c.pending[keyOf(m)] = m
 	}
 	c.mu.Unlock()
+	c.recheck = time.NewTimer(c.untilRecheck())
+	defer c.recheck.Stop()
 	return c.settled(ctx, c.runAll(ctx))
 }
 
@@ -287,12 +317,43 @@ func (c *Client) Acknowledge(ctx context.Context, conversation string, seq int64
 	return res.GetReadSeq(), res.GetUnread(), nil
 }
 
+// KindTyping is the kind of transient event that says that somebody types.
+const KindTyping = "typing"
+
+// Typing tells the other members of a conversation who are connected that the
+// user types. Say it again every few seconds while it is so: nothing is kept of
+// it, it may be lost, and it comes to them as an event of KindTyping.
+func (c *Client) Typing(ctx context.Context, conversation string) error {
+	return c.SendTransient(ctx, conversation, KindTyping, nil)
+}
+
+// SendTransient passes an event on to the other members of a conversation who
+// are connected. kind is 1 to 32 bytes of A-Z a-z 0-9 . _ -, data at most 1 KiB of
+// JSON, or nil. It returns ErrNotConnected, wrapped, while there is no connection;
+// nothing is tried again, since it would come too late.
+func (c *Client) SendTransient(ctx context.Context, conversation, kind string, data json.RawMessage) error {
+	p, ok := c.cfg.Live.(Passer)
+	if !ok {
+		return fmt.Errorf("client: pass %s to %s: %w", kind, conversation, ErrNotConnected)
+	}
+	if err := p.Pass(ctx, conversation, kind, data); err != nil {
+		return fmt.Errorf("client: pass %s to %s: %w", kind, conversation, err)
+	}
+	return nil
+}
+
 // settled turns the end of ctx into a clean end.
 func (c *Client) settled(ctx context.Context, err error) error {
 	if ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
 		return nil
 	}
 	return err
+}
+
+// untilRecheck spreads devices that connected together.
+func (c *Client) untilRecheck() time.Duration {
+	d := c.cfg.Recheck
+	return d - d/10 + rand.N(d/5)
 }
 
 // requestSync asks Run to sync the list.

@@ -20,6 +20,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if asNode() {
+		return
+	}
 	goleak.VerifyTestMain(m,
 		// The drivers' own, which end by themselves within seconds: the wait for an
 		// answer on a connection that broke, and a node that tidies up.
@@ -40,8 +43,11 @@ type server struct {
 	pulls   int
 	lists   int                                          // calls
 	open    map[string]bool                              // groups that are not in the list
+	gone    map[string][]int64                           // what was revoked, in that order
+	many    bool                                         // revokes are told as more than can be named
 	log     string                                       // versions of another one are worth nothing
 	past    []map[string]string                          // by version, what each conversation was like
+	pastOf  []map[string]int                             // by version, how many were revoked
 	sends   int                                          // calls
 	unheard int                                          // sends that are taken and not answered from now on
 	lost    int                                          // sends that are not taken from now on
@@ -55,7 +61,7 @@ type server struct {
 }
 
 func newServer() *server {
-	return &server{bodies: map[string][]string{}, visible: map[string]wm.Intervals{}, repair: map[string]wm.Repaired{}, read: map[string]int64{}, ready: make(chan struct{}), open: map[string]bool{}, log: "log", own: map[string]map[int64]*tidemarkv1.SendMessage{}}
+	return &server{bodies: map[string][]string{}, visible: map[string]wm.Intervals{}, repair: map[string]wm.Repaired{}, read: map[string]int64{}, ready: make(chan struct{}), open: map[string]bool{}, gone: map[string][]int64{}, log: "log", own: map[string]map[int64]*tidemarkv1.SendMessage{}}
 }
 
 func (s *server) sees(conv string) wm.Intervals {
@@ -83,7 +89,18 @@ func (s *server) Pull(_ context.Context, req *tidemarkv1.PullRequest) (*tidemark
 	if err := s.failing(); err != nil {
 		return nil, err
 	}
-	r := req.GetRanges()[0]
+	res := &tidemarkv1.PullResponse{}
+	for _, r := range req.GetRanges() {
+		page, err := s.page(r)
+		if err != nil {
+			return nil, err
+		}
+		res.Pages = append(res.Pages, page)
+	}
+	return res, nil
+}
+
+func (s *server) page(r *tidemarkv1.PullRange) (*tidemarkv1.PullPage, error) {
 	p, err := wm.PlanPage(s.sees(r.GetConversation()), wm.PageRequest{Begin: wm.Seq(r.GetBegin()), End: wm.Seq(r.GetEnd()), Num: r.GetNum(), Keep: wm.NearBegin})
 	if err != nil {
 		return nil, err
@@ -97,11 +114,14 @@ func (s *server) Pull(_ context.Context, req *tidemarkv1.PullRequest) (*tidemark
 	if p.Rest != nil {
 		page.Rest = &tidemarkv1.Range{Begin: int64(p.Rest.First), End: int64(p.Rest.Last)}
 	}
-	return &tidemarkv1.PullResponse{Pages: []*tidemarkv1.PullPage{page}}, nil
+	return page, nil
 }
 
 func (s *server) message(conv string, seq int64) *tidemarkv1.Message {
 	m := s.own[conv][seq]
+	if slices.Contains(s.gone[conv], seq) {
+		return &tidemarkv1.Message{Conversation: conv, Seq: seq, Sender: m.GetSender(), ClientMessageId: m.GetClientMessageId(), Revoked: true}
+	}
 	return &tidemarkv1.Message{Conversation: conv, Seq: seq, Sender: m.GetSender(), ClientMessageId: m.GetClientMessageId(), Body: &tidemarkv1.Message_Text{Text: s.bodies[conv][seq-1]}}
 }
 
@@ -144,16 +164,18 @@ func (s *server) SyncConversations(_ context.Context, req *tidemarkv1.SyncConver
 		if _, err := fmt.Sscanf(req.GetVersion(), s.log+"/%d", &base); err != nil {
 			base = 0
 		}
-		now := map[string]string{}
+		now, gone := map[string]string{}, map[string]int{}
 		for c := range s.bodies {
-			now[c] = fmt.Sprint(len(s.bodies[c]), s.visible[c], s.repair[c], s.read[c])
+			now[c] = fmt.Sprint(len(s.bodies[c]), s.visible[c], s.repair[c], s.read[c], s.gone[c])
+			gone[c] = len(s.gone[c])
 		}
-		s.past = append(s.past, now)
+		s.past, s.pastOf = append(s.past, now), append(s.pastOf, gone)
 		pin = len(s.past)
 	}
 	var known map[string]string
+	var knownGone map[string]int
 	if base > 0 {
-		known = s.past[base-1]
+		known, knownGone = s.past[base-1], s.pastOf[base-1]
 	}
 	var convs []string
 	for c, like := range s.past[pin-1] {
@@ -169,7 +191,12 @@ func (s *server) SyncConversations(_ context.Context, req *tidemarkv1.SyncConver
 		}
 	}
 	if len(convs) > 0 {
-		res.Changed = []*tidemarkv1.ConversationEntry{{Watermarks: s.marksOf(convs[0])}}
+		e := &tidemarkv1.ConversationEntry{Watermarks: s.marksOf(convs[0])}
+		if e.Revoked = slices.Clone(s.gone[convs[0]][knownGone[convs[0]]:]); s.many && len(e.Revoked) > 0 {
+			e.Revoked, e.MoreRevoked = e.Revoked[:1], true
+		}
+		slices.Sort(e.Revoked)
+		res.Changed = []*tidemarkv1.ConversationEntry{e}
 	}
 	if len(convs) > 1 {
 		res.NextPageToken = fmt.Sprintf("%s/%d/%d/%s", s.log, base, pin, convs[0])
@@ -245,6 +272,12 @@ func (s *server) send(conv string, n int) {
 	for range n {
 		s.bodies[conv] = append(s.bodies[conv], fmt.Sprint("m", len(s.bodies[conv])+1))
 	}
+}
+
+func (s *server) revoke(conv string, seqs ...int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone[conv] = append(s.gone[conv], seqs...)
 }
 
 func (s *server) push(conv string, seq int64) {

@@ -27,11 +27,14 @@ func (c *Client) loop(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-c.recheck.C:
+			c.requestSync()
 		case <-c.resync:
 			if err = c.syncAll(ctx); err == nil && !c.syncedOnce {
 				c.syncedOnce = true
 				close(c.synced)
 			}
+			c.recheck.Reset(c.untilRecheck())
 		case do := <-c.tasks:
 			err = unwrapped(do(ctx))
 		case e := <-c.events:
@@ -72,6 +75,12 @@ func (c *Client) apply(ctx context.Context, e *tidemarkv1.PushEvent) error {
 }
 
 func (c *Client) other(ctx context.Context, e *tidemarkv1.PushEvent) error {
+	if r := e.GetRevoked(); r != nil && r.GetSeq() <= c.Numbers(e.GetConversation()).Seq {
+		err := c.retry(ctx, func() error { return c.pullSeqs(ctx, e.GetConversation(), []int64{r.GetSeq()}) })
+		if err != nil {
+			return err
+		}
+	}
 	if r := e.GetRead(); r != nil && r.GetUser() == string(c.cfg.User) {
 		n := c.Numbers(e.GetConversation())
 		if r.GetReadSeq() > n.Read {
@@ -168,7 +177,11 @@ func (c *Client) listPage(ctx context.Context, req *tidemarkv1.SyncConversations
 func (c *Client) entry(ctx context.Context, e *tidemarkv1.ConversationEntry, listed bool, seen map[string]bool) error {
 	conv := e.GetWatermarks().GetConversation()
 	seen[conv] = true
+	had := c.Numbers(conv).Seq
 	if err := c.retry(ctx, func() error { return c.catchUp(ctx, e.GetWatermarks()) }); err != nil {
+		return err
+	}
+	if err := c.retry(ctx, func() error { return c.revoked(ctx, e, had) }); err != nil {
 		return err
 	}
 	if err := c.list(ctx, conv, listed); err != nil {
@@ -181,6 +194,18 @@ func (c *Client) entry(ctx context.Context, e *tidemarkv1.ConversationEntry, lis
 		return fmt.Errorf("client: conversation callback: %w", err)
 	}
 	return nil
+}
+
+// revoked pulls again what an entry says was revoked of the messages up to had;
+// the ones above have just come.
+func (c *Client) revoked(ctx context.Context, e *tidemarkv1.ConversationEntry, had int64) error {
+	conv := e.GetWatermarks().GetConversation()
+	if e.GetMoreRevoked() && had > 0 {
+		return c.pull(ctx, conv, 1, had, true)
+	}
+	seqs := e.GetRevoked() // ascending
+	n, _ := slices.BinarySearch(seqs, had+1)
+	return c.pullSeqs(ctx, conv, seqs[:n])
 }
 
 // list notes whether a conversation stands in the list.
@@ -307,34 +332,76 @@ func (c *Client) catchUp(ctx context.Context, w *tidemarkv1.Watermarks) error {
 // pull delivers begin..end, oldest first, following rest until it is absent.
 func (c *Client) pull(ctx context.Context, conv string, begin, end int64, again bool) error {
 	for {
-		res, err := c.cfg.Service.Pull(ctx, &tidemarkv1.PullRequest{User: string(c.cfg.User), Ranges: []*tidemarkv1.PullRange{{
-			Conversation: conv, Begin: begin, End: end, Num: c.cfg.PageSize,
-			Order: tidemarkv1.Order_ORDER_ASC, Keep: tidemarkv1.Keep_KEEP_NEAR_BEGIN,
-		}}})
+		rest, err := c.pullSome(ctx, conv, []*tidemarkv1.Range{{Begin: begin, End: end}}, again)
+		if err != nil || rest == nil {
+			return err
+		}
+		begin = rest.GetBegin()
+	}
+}
+
+// pullSeqs delivers messages again.
+func (c *Client) pullSeqs(ctx context.Context, conv string, seqs []int64) error {
+	var spans []*tidemarkv1.Range
+	for _, s := range seqs {
+		if n := len(spans); n > 0 && spans[n-1].End == s-1 {
+			spans[n-1].End = s
+		} else {
+			spans = append(spans, &tidemarkv1.Range{Begin: s, End: s})
+		}
+	}
+	for len(spans) > 0 {
+		part := spans[:min(len(spans), maxGiven)]
+		rest, err := c.pullSome(ctx, conv, part, true)
 		if err != nil {
-			return fmt.Errorf("client: pull %s %d..%d: %w", conv, begin, end, err)
+			return err
 		}
-		if len(res.GetPages()) != 1 {
-			return fmt.Errorf("client: pull %s: %w: %d pages for one range", conv, errTryAgain, len(res.GetPages()))
+		spans = spans[len(part):]
+		if rest != nil {
+			// What follows the span that was cut may have come: it comes again.
+			i := slices.IndexFunc(part, func(r *tidemarkv1.Range) bool { return r.End >= rest.Begin })
+			spans = slices.Concat([]*tidemarkv1.Range{{Begin: rest.Begin, End: part[i].End}}, part[i+1:], spans)
 		}
-		page := res.GetPages()[0]
+	}
+	return nil
+}
+
+// pullSome delivers what one answer has of spans, ascending, and gives what it
+// left of the first that was cut.
+func (c *Client) pullSome(ctx context.Context, conv string, spans []*tidemarkv1.Range, again bool) (*tidemarkv1.Range, error) {
+	req := &tidemarkv1.PullRequest{User: string(c.cfg.User)}
+	for _, r := range spans {
+		req.Ranges = append(req.Ranges, &tidemarkv1.PullRange{
+			Conversation: conv, Begin: r.Begin, End: r.End, Num: c.cfg.PageSize,
+			Order: tidemarkv1.Order_ORDER_ASC, Keep: tidemarkv1.Keep_KEEP_NEAR_BEGIN,
+		})
+	}
+	res, err := c.cfg.Service.Pull(ctx, req)
+	if err != nil {
+		return nil, fmt.Errorf("client: pull %s from %d: %w", conv, spans[0].Begin, err)
+	}
+	if len(res.GetPages()) != len(spans) {
+		return nil, fmt.Errorf("client: pull %s: %w: %d pages for %d ranges", conv, errTryAgain, len(res.GetPages()), len(spans))
+	}
+	for i, page := range res.GetPages() {
 		if e := page.GetError(); e != nil {
-			return fmt.Errorf("client: pull %s %d..%d: %w: %s", conv, begin, end, errTryAgain, e.GetMessage())
+			return nil, fmt.Errorf("client: pull %s %d..%d: %w: %s", conv, spans[i].Begin, spans[i].End, errTryAgain, e.GetMessage())
 		}
 		for _, m := range page.GetMessages() {
 			if err := c.deliver(ctx, m, again); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		rest := page.GetRest()
 		if rest == nil {
-			return nil
+			continue
 		}
-		if rest.GetBegin() <= begin && len(page.GetMessages()) == 0 {
-			return fmt.Errorf("client: pull %s %d..%d: %w: the page did not move on", conv, begin, end, errTryAgain)
+		if rest.GetBegin() <= spans[i].Begin && len(page.GetMessages()) == 0 {
+			return nil, fmt.Errorf("client: pull %s %d..%d: %w: the page did not move on", conv, spans[i].Begin, spans[i].End, errTryAgain)
 		}
-		begin = rest.GetBegin()
+		return rest, nil
 	}
+	return nil, nil
 }
 
 // deliver hands a message over, then remembers it. An own one leaves the outbox

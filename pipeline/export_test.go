@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"errors"
+	"net"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -91,3 +92,9 @@ func AdminForTest(c Config, f func(sarama.ClusterAdmin) error) error {
 func DeleteRecordsForTest(c Config, topic string, partition int32, offset int64) error {
 	return AdminForTest(c, func(a sarama.ClusterAdmin) error { return a.DeleteRecords(topic, map[int32]int64{partition: offset}) })
 }
+
+// GraceOf is how long an error that looks final is waited for.
+func (c TopicsConfig) GraceOf(err error) time.Duration { return c.graceOf(err) }
+
+// Paced gives a connection of a group.
+func Paced(conn net.Conn, every time.Duration) net.Conn { return newPacedConn(conn, every) }

@@ -86,6 +86,10 @@ type GroupConfig struct {
 	// MaxBytes bounds their bytes, save that one record always fits.
 	// 0: DefaultMaxBytes.
 	MaxBytes int
+	// FetchEvery is the least time between two fetches while records come; what
+	// comes meanwhile shares a batch. A record that comes after a pause waits for
+	// nothing. At most 100 ms. 0: DefaultFetchEvery.
+	FetchEvery time.Duration
 	// FlushEvery is how long durable may lag before Flush is called.
 	// 0: DefaultFlushEvery.
 	FlushEvery time.Duration
@@ -120,6 +124,7 @@ func (c GroupConfig) Validate() error {
 	need(slices.Contains([]OnLost{"", LostStop, LostEarliest, LostLatest}, c.OnLost), fmt.Sprintf("OnLost %q is none of stop, earliest, latest", c.OnLost))
 	need(c.MaxBatch >= 0 && c.MaxBatch <= 100_000, "MaxBatch must be from 0 to 100,000")
 	need(c.MaxBytes >= 0 && c.MaxBytes <= 64<<20, "MaxBytes must be from 0 to 64 MiB")
+	need(c.FetchEvery >= 0 && c.FetchEvery <= 100*time.Millisecond, "FetchEvery must be from 0 to 100 ms")
 	need(c.FlushEvery >= 0, "FlushEvery is negative")
 	need(c.DrainTimeout >= 0 && c.DrainTimeout <= 5*time.Minute, "DrainTimeout must be from 0 to 5 min")
 	need(c.StuckAfter >= 0, "StuckAfter is negative")
@@ -129,6 +134,7 @@ func (c GroupConfig) Validate() error {
 func (c GroupConfig) withDefaults() GroupConfig {
 	c.MaxBatch = cmp.Or(c.MaxBatch, DefaultMaxBatch)
 	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultMaxBytes)
+	c.FetchEvery = cmp.Or(c.FetchEvery, DefaultFetchEvery)
 	c.FlushEvery = cmp.Or(c.FlushEvery, DefaultFlushEvery)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
 	c.StuckAfter = cmp.Or(c.StuckAfter, DefaultStuckAfter)
@@ -269,6 +275,7 @@ func (g *Group) connect(ctx context.Context) (sarama.Client, sarama.ConsumerGrou
 	if err != nil {
 		return nil, nil, fault.New(fault.Fatal, ReasonConfig, err)
 	}
+	pace(conf, g.cfg.FetchEvery)
 	// A full channel is a full batch. It must not be small: sarama drops errors
 	// for which its channel, of the same size, has no room.
 	conf.ChannelBufferSize = max(g.cfg.MaxBatch, 256)

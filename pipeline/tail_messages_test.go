@@ -21,13 +21,14 @@ var tailBudgets = map[string]int64{"bodies kept": 0, "bodies read again": 1}
 
 func TestTailMessages(t *testing.T) {
 	other := watermark.GroupOf("other")
+	var at int64 // of the revoke
 	events := func(l *tailLog) {
 		l.add(tailConv, tailRun(1, 2, 3))
 		l.add(other, tailRun(1, 2))
 		l.add(tailConv, tailRun(4), tailRun(5, 6), watermark.ReadAdvanced{User: "b", Read: 2})
 		l.add(tailConv, tailRun(2, 3, 4)) // decided again: the same messages
 		l.add(tailConv, watermark.MessagesSequenced{Messages: []watermark.Message{tailMsg(5, "z", "loser"), tailMsg(7, "z", "seven")}})
-		l.add(tailConv, watermark.Revoked{Seq: 6, By: "a", Time: 77}, tailRun(8))
+		at = l.add(tailConv, watermark.Revoked{Seq: 6, By: "a", Time: 77}, tailRun(8)) + 1
 		l.add(tailConv, watermark.Revoked{Seq: 6, By: "late", Time: 99}, watermark.Revoked{Seq: 0x7000, By: "b", Time: 78})
 		l.add(tailConv, tailRun(1000, 1001))
 	}
@@ -36,7 +37,7 @@ func TestTailMessages(t *testing.T) {
 		for _, s := range seqs {
 			switch m := tailMsg(s, "a", fmt.Sprintf("m%d", s)); s {
 			case 6:
-				out = append(out, m.Tombstone(watermark.Revoked{Seq: 6, By: "a", Time: 77}))
+				out = append(out, m.Tombstone(watermark.Revoked{Seq: 6, By: "a", Time: 77, At: at}))
 			case 7:
 				out = append(out, tailMsg(7, "z", "seven"))
 			default:
@@ -45,6 +46,7 @@ func TestTailMessages(t *testing.T) {
 		}
 		return out
 	}
+	events(newTailLog(t, 1))
 	tests := []struct {
 		name  string
 		span  watermark.Interval
@@ -89,7 +91,7 @@ func TestTailRevokesOfMessagesThatOnlyHistoryHas(t *testing.T) {
 	l := newTailLog(t, 1)
 	l.add(tailConv, tailRun(1, 2, 3))
 	l.commit(0, 1)
-	l.add(tailConv, watermark.Revoked{Seq: 2, By: "a", Time: 5}, watermark.Revoked{Seq: 3, Time: 6})
+	at := 1 + l.add(tailConv, watermark.Revoked{Seq: 2, By: "a", Time: 5}, watermark.Revoked{Seq: 3, Time: 6})
 	l.add(tailConv, watermark.Revoked{Seq: 2, By: "b", Time: 9})
 	u := l.tail(func(c *pipeline.TailConfig) { c.SegmentRecords = 1 })
 	p := u.pin(tailConv)
@@ -97,8 +99,8 @@ func TestTailRevokesOfMessagesThatOnlyHistoryHas(t *testing.T) {
 		span watermark.Interval
 		want map[watermark.Seq]watermark.Revoked
 	}{
-		{tailSpan(1, 10), map[watermark.Seq]watermark.Revoked{2: {Seq: 2, By: "a", Time: 5}, 3: {Seq: 3, Time: 6}}},
-		{tailSpan(3, 3), map[watermark.Seq]watermark.Revoked{3: {Seq: 3, Time: 6}}},
+		{tailSpan(1, 10), map[watermark.Seq]watermark.Revoked{2: {Seq: 2, By: "a", Time: 5, At: at}, 3: {Seq: 3, Time: 6, At: at}}},
+		{tailSpan(3, 3), map[watermark.Seq]watermark.Revoked{3: {Seq: 3, Time: 6, At: at}}},
 		{tailSpan(4, 9), nil},
 	} {
 		got, err := p.Revokes(t.Context(), tailConv, tt.span)

@@ -109,6 +109,7 @@ func (p *tailPart) fold(rec *watermark.Record) {
 				p.revokes = make(map[watermark.Seq]watermark.Revoked)
 			}
 			if _, ok := p.revokes[e.Seq]; !ok { // the first one stands, as in history
+				e.At = rec.Offset + 1
 				p.revokes[e.Seq] = e
 				p.bytes += revokeBytes
 			}

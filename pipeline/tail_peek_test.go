@@ -29,7 +29,7 @@ func TestTailPeek(t *testing.T) {
 			l := newTailLog(t, 2)
 			l.add(tailConv, tailCall(1, 2, "b"), tailCall(3, 3, "b", "c"))
 			l.add(other, tailCall(1, 150, "b"))
-			l.add(tailConv, tailCall(4, 5, "c"), watermark.Revoked{Seq: 2, By: "a", Time: 7}, watermark.Revoked{Seq: 900, Time: 8})
+			at := 1 + l.add(tailConv, tailCall(4, 5, "c"), watermark.Revoked{Seq: 2, By: "a", Time: 7}, watermark.Revoked{Seq: 900, Time: 8})
 			l.add(tailConv, tailCall(3, 3, "b", "c")) // decided again
 			l.add(tailConv, watermark.MessagesSequenced{Messages: []watermark.Message{tailMsg(5, "z", "loser")}})
 			l.add(other, tailCall(151, 160, "b"))
@@ -49,7 +49,7 @@ func TestTailPeek(t *testing.T) {
 			msg := func(s watermark.Seq, users ...watermark.UserID) *watermark.Message {
 				return &tailCall(s, s, users...).Messages[0]
 			}
-			revokes := map[watermark.Seq]watermark.Revoked{2: {Seq: 2, By: "a", Time: 7}, 900: {Seq: 900, Time: 8}}
+			revokes := map[watermark.Seq]watermark.Revoked{2: {Seq: 2, By: "a", Time: 7, At: at}, 900: {Seq: 900, Time: 8, At: at}}
 			want := []watermark.TailPeek{
 				{Peeked: watermark.Peeked{Last: msg(5, "c"), Mentions: []watermark.Seq{1, 2, 3}}, Revokes: revokes},
 				{Peeked: watermark.Peeked{Last: msg(3, "b", "c"), Mentions: []watermark.Seq{3, 5}}, Revokes: revokes},

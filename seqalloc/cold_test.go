@@ -51,22 +51,30 @@ func TestWhatRedisLostShowsAsCold(t *testing.T) {
 			check(t, x.client.XDel(t.Context(), x.key(keyspace.Log), "11-0").Err())
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			onEachRedis(t, func(t *testing.T, x *fixture) {
-				x.warm(t, fresh())
-				x.decide(t, x.sends("alice", 12)...)
-				c.harm(t, x)
-				x.floor, x.token = c.floor, c.token
-				before := x.dump(t)
-				got := x.call(t, x.send("alice", "new"), x.join("bob", "j", watermark.HistoryAll, 0))
-				if d := cmp.Diff(watermark.Allocation{Temperature: watermark.Cold, Why: c.why}, got); d != "" {
-					t.Fatal(d)
-				}
-				if d := cmp.Diff(before, x.dump(t)); d != "" {
-					t.Errorf("a cold conversation was changed:\n%s", d)
-				}
+		for with, inputs := range map[string]func(x *fixture) []watermark.Input{
+			"one message": func(x *fixture) []watermark.Input { return x.sends("alice", 1) },
+			"messages":    func(x *fixture) []watermark.Input { return x.sends("alice", 3) },
+			"a command": func(x *fixture) []watermark.Input {
+				return []watermark.Input{x.send("alice", "new"), x.join("bob", "j", watermark.HistoryAll, 0)}
+			},
+		} {
+			t.Run(name+", "+with, func(t *testing.T) {
+				onEachRedis(t, func(t *testing.T, x *fixture) {
+					x.warm(t, fresh())
+					x.decide(t, x.sends("alice", 12)...)
+					c.harm(t, x)
+					x.floor, x.token = c.floor, c.token
+					before := x.dump(t)
+					got := x.call(t, inputs(x)...)
+					if d := cmp.Diff(watermark.Allocation{Temperature: watermark.Cold, Why: c.why}, got); d != "" {
+						t.Fatal(d)
+					}
+					if d := cmp.Diff(before, x.dump(t)); d != "" {
+						t.Errorf("a cold conversation was changed:\n%s", d)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -50,7 +50,7 @@ func newArguments(batches []watermark.Batch) *arguments {
 		}
 	}
 	return &arguments{
-		words: make([]any, 0, 12*len(batches)+12*inputs), texts: make([]string, 0, 3*len(batches)+6*inputs),
+		words: make([]any, 0, 13*len(batches)+12*inputs), texts: make([]string, 0, 3*len(batches)+6*inputs),
 		ints: make([]int64, 0, 4*len(batches)+4*inputs), made: make([]byte, 0, size), parts: make([]part, 0, 4*inputs),
 	}
 }
@@ -121,10 +121,29 @@ func (a *arguments) batch(l *Allocator, b *watermark.Batch, now int64) {
 	a.text(b.Token)
 	if b.Place.Number <= 0 {
 		a.words = append(a.words, "", 0)
-		return
+	} else {
+		a.text(a.name(b.Place.Partition))
+		a.int(b.Place.Number)
 	}
-	a.text(a.name(b.Place.Partition))
-	a.int(b.Place.Number)
+	if len(names) == 1 && plain(b) {
+		a.words = append(a.words, "1")
+	} else {
+		a.words = append(a.words, "")
+	}
+}
+
+// plain tells whether a batch, of one partition, is what plain.lua may take.
+func plain(b *watermark.Batch) bool {
+	for i := range b.Inputs {
+		in := &b.Inputs[i]
+		if in.Act != watermark.ActSend || unfit(b.Conversation, in) != "" {
+			return false
+		}
+		if i > 0 && in.Origin.Offset <= b.Inputs[i-1].Origin.Offset {
+			return false
+		}
+	}
+	return true
 }
 
 func (a *arguments) input(l *Allocator, conv watermark.ConversationID, in *watermark.Input, partition int) {

@@ -18,9 +18,10 @@
 --         w                                               warm
 --         x  reason                                       refuse
 --       and last: the token of the warm-up that must stand ('' = any), name and
---       number of the batch's place ('' = none), see 'bt'
--- Reply {'cold', why} | {'partial', token, user...} | {'ok', max, min before,
---       policy before, outcome...}
+--       number of the batch's place ('' = none), see 'bt', and '1' where all
+--       inputs are messages of one partition in the order of their offsets
+-- Reply {'cold', why} | {'partial', token, user...} | {'run', ...}, see plain.lua |
+--       {'ok', max, min before, policy before, outcome...}
 --       where an outcome is the seq of an accepted message, or {verdict, seq,
 --       reason, changed, min, member, read, receipt, advance, repaired, policy,
 --       override}. policy is the one that holds for a message, and from a
@@ -30,7 +31,8 @@
 -- down as a whole is read and judged before the first write.
 --
 -- Constants that Go writes before this text: HORIZON, MAXSEQ, MAXOWN,
--- MAXMEMBERSHIPS, KEPTOPS.
+-- MAXMEMBERSHIPS, KEPTOPS, MAXATTRIBUTES, SLACK. Between them and the prelude
+-- stands plain.lua, which has gone by when this is reached.
 
 local META, LOG, READ, RCPT, MEM, IDS, OLDIDS, OWN, REV, REF = unpack(KEYS)
 local EXPIRY, NOW, FLOOR = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -62,17 +64,17 @@ end
 
 local meta
 if PARTS == 1 then
-  meta = redis.call('HMGET', META, 'inc', 'st', 'max', 'min', 'full', 'lt', 'own', 'in:' .. ARGV[8], 'bt')
+  meta = redis.call('HMGET', META, 'inc', 'st', 'max', 'min', 'full', 'lt', 'own', 'in:' .. ARGV[8], 'bt', 'base')
 else
   local fields = {'inc', 'st', 'max', 'min', 'full', 'lt', 'own'}
   for p = 1, PARTS do fields[7 + p] = 'in:' .. ARGV[7 + p] end
-  fields[8 + PARTS] = 'bt'
+  fields[8 + PARTS], fields[9 + PARTS] = 'bt', 'base'
   meta = redis.call('HMGET', META, unpack(fields))
 end
 
 local state = tm_state(meta[1], meta[2], ARGV[1])
 if state ~= 'warm' then return {'cold', state} end
-local TOKEN = ARGV[#ARGV - 2]
+local TOKEN = ARGV[#ARGV - 3]
 if TOKEN ~= '' and redis.call('HGET', META, 'tok') ~= TOKEN then return {'cold', 'token'} end
 
 local max, min = tonumber(meta[3] or '0'), tonumber(meta[4] or '0')
@@ -112,7 +114,7 @@ end
 -- would cost as much as a look-up.
 local at, users, ids = {}, {}, {}
 do
-  local seen, sizes, i, n = {}, nil, FIRST, #ARGV - 3
+  local seen, sizes, i, n = {}, nil, FIRST, #ARGV - 4
   while i <= n do
     local act, size, byuser = ARGV[i], 9, true
     at[#at + 1] = i
@@ -195,7 +197,7 @@ local function allocate(i, a)
   max = max + 1
   local user, seq = ARGV[a + 3], F(max)
   top = seq
-  local added = redis.pcall('XADD', LOG, 'MAXLEN', '~', ARGV[6], seq .. '-0', 'h', ARGV[a + 7], 'b', ARGV[a + 8])
+  local added = redis.pcall('XADD', LOG, seq .. '-0', 'h', ARGV[a + 7], 'b', ARGV[a + 8])
   if type(added) == 'table' and added.err then fatal = added end
   local id = ARGV[a + 5] .. seq
   sent[ARGV[a + 4]] = id
@@ -692,11 +694,16 @@ end
 -- Until this batch's place is settled, what stands here may be in no log yet. The
 -- mark only rises: who dies before that leaves it to the next owner, whose
 -- batches are cut otherwise.
-local place, number = ARGV[#ARGV - 1], ARGV[#ARGV]
+local place, number = ARGV[#ARGV - 2], ARGV[#ARGV - 1]
 if place ~= '' then
   local had, n = string.match(meta[8 + PARTS] or '', '^(.*)|(%d+)$')
   if had ~= place or tonumber(n) < tonumber(number) then put('bt', place .. '|' .. number) end
 end
+-- What the log was left with: it has max - base messages.
+local count = redis.call('XLEN', LOG)
+if count >= tonumber(ARGV[6]) + SLACK then count = count - redis.call('XTRIM', LOG, 'MAXLEN', '~', ARGV[6]) end
+local base = F(max - count)
+if base ~= meta[9 + PARTS] then put('base', base) end
 if #set > 0 then redis.call('HSET', META, unpack(set)) end
 if due then
   for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, EXPIRY) end

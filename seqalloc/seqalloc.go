@@ -46,6 +46,8 @@ const DefaultHotLog = 1000
 const MaxHotLog = 10000
 
 var (
+	//go:embed plain.lua
+	plainSource string
 	//go:embed malloc.lua
 	mallocSource string
 	//go:embed begin.lua
@@ -114,7 +116,7 @@ func New(cfg Config) (*Allocator, error) {
 	a := &Allocator{
 		redis: cfg.Redis, runner: keyspace.NewRunner(cfg.Redis), space: cfg.Space, encode: cfg.Append,
 		hotLog: cfg.HotLog, now: cfg.Now, metrics: newMetrics(cfg.Registerer),
-		malloc:  keyspace.NewScript("malloc", constants()+mallocSource),
+		malloc:  keyspace.NewScriptAfter("malloc", constants()+plainSource, mallocSource),
 		begin:   keyspace.NewScript("begin", beginSource),
 		install: keyspace.NewScript("install", installSource),
 	}
@@ -127,10 +129,15 @@ func New(cfg Config) (*Allocator, error) {
 	return a, nil
 }
 
+// logSlack is how many messages more than Config.HotLog the hot log may reach
+// before it is cut. Redis cuts whole nodes of a stream, which have 100 messages
+// by its default, so trying more often would be for nothing.
+const logSlack = 100
+
 // constants gives the limits that the script shares with package watermark.
 func constants() string {
-	return fmt.Sprintf("local HORIZON, MAXSEQ, MAXOWN, MAXMEMBERSHIPS, KEPTOPS, MAXATTRIBUTES = %d, %d, %d, %d, %d, %d\n",
-		watermark.DedupeHorizon, int64(watermark.MaxSeq), watermark.MaxOwn, watermark.MaxMemberships, watermark.KeptOps, watermark.MaxAttributes)
+	return fmt.Sprintf("local HORIZON, MAXSEQ, MAXOWN, MAXMEMBERSHIPS, KEPTOPS, MAXATTRIBUTES, SLACK = %d, %d, %d, %d, %d, %d, %d\n",
+		watermark.DedupeHorizon, int64(watermark.MaxSeq), watermark.MaxOwn, watermark.MaxMemberships, watermark.KeptOps, watermark.MaxAttributes, logSlack)
 }
 
 // Malloc decides each batch, all in one round trip, and gives one allocation
@@ -185,7 +192,7 @@ func (a *Allocator) calls(batches []watermark.Batch) []keyspace.Call {
 	keys := a.space.AllKeys(convs, parts)
 	from := 0
 	for i, end := range ends {
-		calls[i] = keyspace.Call{Script: a.malloc, Keys: keys[i], Args: args.words[from:end:end]}
+		calls[i] = keyspace.Call{Script: a.malloc, Keys: keys[i], Args: args.words[from:end:end], Asks: true}
 		from = end
 	}
 	return calls

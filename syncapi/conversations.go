@@ -121,11 +121,26 @@ func (w *listWalk) snapshotOf(user watermark.UserID, list *watermark.List) *snap
 		item := snapshotItem{conv: l.Conversation.ID}
 		if l.InList() {
 			item.time = l.Conversation.LastTime
+			item.revokedFrom = w.revokedFrom(l)
 		}
 		snap.items = append(snap.items, item)
 	}
 	slices.SortFunc(snap.items, laterItem)
 	return snap
+}
+
+// revokedFrom gives from where on the device does not know what was revoked: a
+// revoke is a change of the conversation, so where that did not change there
+// is none.
+func (w *listWalk) revokedFrom(l *watermark.Listed) int64 {
+	known := int64(0)
+	if w.base != nil {
+		known = w.base[l.Partition]
+	}
+	if l.Conversation.ChangedAt <= known {
+		return 0
+	}
+	return known + 1
 }
 
 // laterItem sorts the latest first.
@@ -241,7 +256,7 @@ func (s *Service) entries(ctx context.Context, user watermark.UserID, items []sn
 			e.Watermarks.LastTimeMs = max(e.Watermarks.LastTimeMs, item.time)
 		}
 		out[i] = &listEntry{e, e.Watermarks.Member}
-		shown = append(shown, &preview{sight: v, entry: e})
+		shown = append(shown, &preview{sight: v, entry: e, revokedFrom: item.revokedFrom})
 	}
 	return out, s.preview(ctx, user, shown)
 }

@@ -28,6 +28,8 @@ type preview struct {
 	sight *sight
 	entry *v1.ConversationEntry
 	last  *watermark.Message
+	// revokedFrom is as in watermark.Peek.
+	revokedFrom int64
 }
 
 // previewBatch is how many conversations are previewed at once: their last
@@ -38,7 +40,7 @@ func (s *Service) previewBatch() int {
 }
 
 // preview fills in last messages, from Redis where it may be believed and has
-// them, and mentions of what is unread.
+// them, mentions of what is unread, and what was revoked.
 func (s *Service) preview(ctx context.Context, user watermark.UserID, list []*preview) error {
 	if err := s.hotPreview(ctx, list); err != nil {
 		return err
@@ -46,11 +48,11 @@ func (s *Service) preview(ctx context.Context, user watermark.UserID, list []*pr
 	var peeks []watermark.Peek
 	var of []*preview
 	for _, p := range list {
-		a := watermark.Peek{Conversation: p.sight.ID, User: user, Mentions: p.unread()}
+		a := watermark.Peek{Conversation: p.sight.ID, User: user, Mentions: p.unread(), RevokedFrom: p.revokedFrom}
 		if edges, ok := p.sight.visible.Edges(); ok && p.last == nil {
 			a.Last = edges.Last
 		}
-		if a.Last > 0 || len(a.Mentions) > 0 {
+		if a.Last > 0 || len(a.Mentions) > 0 || a.RevokedFrom > 0 {
 			peeks, of = append(peeks, a), append(of, p)
 		}
 	}
@@ -64,6 +66,7 @@ func (s *Service) preview(ctx context.Context, user watermark.UserID, list []*pr
 				p.last = found[i].Last
 			}
 			p.mention(found[i].Mentions)
+			p.revoke(found[i].Revoked)
 		}
 	}
 	for _, p := range list {
@@ -119,6 +122,16 @@ func (p *preview) mention(seqs []watermark.Seq) {
 	}
 	p.entry.Mentions = int32(min(n, maxShownMentions))
 	p.entry.MoreMentions = n > maxShownMentions
+}
+
+// revoke tells what was revoked of that which the member can see.
+func (p *preview) revoke(seqs []watermark.Seq) {
+	p.entry.MoreRevoked = len(seqs) >= watermark.MaxRevoked
+	for _, seq := range seqs {
+		if p.sight.visible.Contains(seq) {
+			p.entry.Revoked = append(p.entry.Revoked, int64(seq))
+		}
+	}
 }
 
 // cut makes what is shown of the last message.

@@ -30,6 +30,9 @@ const (
 	idleTimeout    = 2 * time.Minute
 	corsMaxAge     = 2 * time.Hour // the longest that browsers keep to
 
+	// Answers below it go out as they are: packing what fits into one packet costs
+	// the server more than it saves anybody.
+	compressFrom      = 1024
 	defaultMaxRequest = 4 << 20  // bytes of one request, unpacked
 	maxProbe          = 64 << 10 // of one for health or reflection
 )
@@ -58,6 +61,7 @@ func (s *Service) Handler() http.Handler {
 	limit := connect.WithReadMaxBytes(maxProbe)
 	mux := http.NewServeMux()
 	_, service := tidemarkv1connect.NewSyncServiceHandler(s, connect.WithReadMaxBytes(s.cfg.MaxRequest), codecs(),
+		connect.WithCompressMinBytes(compressFrom),
 		connect.WithInterceptors(s.mapErrors(), s.authorize()))
 	service = s.guard(service)
 	methods := v1.File_tidemark_v1_sync_proto.Services().ByName("SyncService").Methods()

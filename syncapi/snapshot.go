@@ -34,6 +34,8 @@ type snapshot struct {
 type snapshotItem struct {
 	conv watermark.ConversationID
 	time int64
+	// revokedFrom is from where on revokes are told, as in watermark.Peek.
+	revokedFrom int64
 }
 
 // listTotals sums up a whole list.
@@ -59,7 +61,7 @@ func (s *snapshot) after(w *listWalk) []snapshotItem {
 	if w.conv == "" {
 		return s.items
 	}
-	at := snapshotItem{w.conv, w.time}
+	at := snapshotItem{conv: w.conv, time: w.time}
 	i, found := slices.BinarySearchFunc(s.items, at, laterItem)
 	if found {
 		i++

@@ -81,7 +81,7 @@ func (s *Service) allWatermarks(ctx context.Context, user watermark.UserID, req 
 	list := make([]snapshotItem, len(all.Entries))
 	for i := range all.Entries {
 		c := &all.Entries[i].Conversation
-		list[i] = snapshotItem{c.ID, c.LastTime}
+		list[i] = snapshotItem{conv: c.ID, time: c.LastTime}
 	}
 	page, rest := at.page(list, int(min(size, maxListPage)))
 	return s.listPage(ctx, user, at, page, rest, latest(list))
@@ -102,7 +102,7 @@ func (t pageToken) page(list []snapshotItem, size int) (page []snapshotItem, res
 
 // before tells whether l comes after what the token's pages have served.
 func (t pageToken) before(l snapshotItem) bool {
-	return t.conv == "" || laterItem(snapshotItem{t.conv, t.time}, l) < 0
+	return t.conv == "" || laterItem(snapshotItem{conv: t.conv, time: t.time}, l) < 0
 }
 
 func latest(list []snapshotItem) int64 {
@@ -185,6 +185,9 @@ func (s *Service) watermarksOf(ctx context.Context, v *sight, conv watermark.Con
 	out.ReadSeq = int64(v.Member.Read)
 	out.Unread = watermark.Unread(v.visible, v.Member.Read, v.Member.Own)
 	out.PeerReceiptSeq = int64(v.PeerReceipt)
+	if !v.Member.Open() { // how far the peer reads afterwards tells that it goes on
+		out.PeerReceiptSeq = int64(max(0, min(v.PeerReceipt, last)))
+	}
 	out.RepairNumber, out.RepairFrom = v.Repair.Number, int64(v.Repair.From)
 	if v.Member.Open() { // who left does not learn that it went on
 		out.LastTimeMs = v.LastTime

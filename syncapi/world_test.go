@@ -238,7 +238,9 @@ func (w *world) decideLocked(in watermark.Input) watermark.Answer {
 			return watermark.Answer{Verdict: watermark.Refused, Reason: watermark.ReasonNoSuchSeq}
 		}
 		out.Changed = row.Revoked == nil
-		t.rows[in.Seq] = row.Tombstone(watermark.Revoked{Seq: in.Seq, By: in.Actor})
+		if out.Changed {
+			t.rows[in.Seq] = row.Tombstone(watermark.Revoked{Seq: in.Seq, By: in.Actor, At: w.ends[w.partition(t.ID)] + 1})
+		}
 	}
 	if full {
 		return watermark.Answer{Verdict: watermark.Refused, Reason: watermark.ReasonWindowFull}
@@ -561,6 +563,9 @@ func (f fakeTruth) Peek(_ context.Context, peeks []watermark.Peek) ([]watermark.
 		for s := seq(1); s <= t.Max; s++ {
 			if m := t.rows[s]; p.Mentions.Contains(s) && slices.Contains(m.Mentions, p.User) && len(out[i].Mentions) < watermark.MaxMentions {
 				out[i].Mentions = append(out[i].Mentions, s)
+			}
+			if r := t.rows[s].Revoked; r != nil && p.RevokedFrom > 0 && r.At >= p.RevokedFrom && len(out[i].Revoked) < watermark.MaxRevoked {
+				out[i].Revoked = append(out[i].Revoked, s)
 			}
 		}
 	}

@@ -39,6 +39,10 @@ type Revoked struct {
 	Seq  Seq
 	By   UserID // empty: the deployment
 	Time int64  // milliseconds since 1970
+	// At is the offset behind the record that revoked it, on the sequenced log,
+	// as Conversation.ChangedAt. It is known to history and the tail only; 0: not
+	// known. A record does not carry it.
+	At int64
 }
 
 // ReadAdvanced raises a member's marks; 0 leaves one as it is.

@@ -269,6 +269,9 @@ func (l *Listed) Changed(offset int64) bool {
 // conversation.
 const MaxMentions = 100
 
+// MaxRevoked is how many revokes of one conversation are looked for.
+const MaxRevoked = 1000
+
 // Peek asks for what the list of a user shows of a conversation beside its
 // numbers.
 type Peek struct {
@@ -278,6 +281,9 @@ type Peek struct {
 	Last Seq
 	// Mentions are the seqs among which mentions of User are wanted.
 	Mentions Intervals
+	// RevokedFrom: the seqs are wanted whose Revoked.At is as high or higher; 0:
+	// none.
+	RevokedFrom int64
 }
 
 // Peeked answers a Peek.
@@ -287,6 +293,9 @@ type Peeked struct {
 	// Mentions are seqs of messages of others that mention the user, ascending:
 	// all of them, or any MaxMentions.
 	Mentions []Seq
+	// Revoked are the seqs that were revoked, ascending: all of them, or any
+	// MaxRevoked.
+	Revoked []Seq
 }
 
 // TailPeek is what the tail of the sequenced log has of a Peek.

@@ -62,7 +62,7 @@ func newBenchCmd(a *app) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchE2ECmd(a), newBenchStageCmd(a), newBenchSyncCmd(a), newBenchCompareCmd(a), newBenchPlanCmd(a))
+	cmd.AddCommand(newBenchE2ECmd(a), newBenchStageCmd(a), newBenchSyncCmd(a), newBenchCompareCmd(a), newBenchPlanCmd(a), newBenchScaleCmd(a), newBenchDevicesCmd(a))
 	return cmd
 }
 
@@ -115,7 +115,7 @@ func (f *e2eFlags) addFlags(cmd *cobra.Command) {
 	flags.DurationVar(&f.duration, "duration", 20*time.Second, "how long each rate is measured")
 	flags.DurationVar(&f.warmUp, "warm-up", 5*time.Second, "how long each rate runs before it is measured")
 	flags.IntVar(&f.devices, "devices", 4, "users that are connected and wait for pushes")
-	flags.Float64Var(&f.probes, "probes", 50, "messages a second that are looked for in history and by pulls")
+	flags.Float64Var(&f.probes, "probes", 25, "messages a second that are looked for in history and by pulls")
 	flags.DurationVar(&f.maxLag, "max-lag", 2*time.Second, "how far behind everything may be for a rate to count as sustained")
 }
 

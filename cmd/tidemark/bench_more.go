@@ -19,6 +19,7 @@ import (
 )
 
 type stageFlags struct {
+	gatewayFlags
 	redis                []string
 	dir                  string
 	per                  []int
@@ -30,19 +31,27 @@ type stageFlags struct {
 func newBenchStageCmd(a *app) *cobra.Command {
 	f := stageFlags{}
 	cmd := &cobra.Command{
-		Use:   "stage toredis|tomongo|topush",
+		Use:   "stage toredis|tomongo|topush|gateway",
 		Short: "Measure one worker by itself, as fast as it goes",
 		Long: `Stage feeds one worker with batches that are made beforehand, in this process and
 without Kafka: toredis on a Redis (--redis), tomongo on an SQLite file, topush on a
-Redis if one is given. What it would append to Kafka goes nowhere.
+Redis if one is given. What it would append to Kafka goes nowhere. A gateway has
+live connections, which another process holds (--connections, --messages, --size).
 
 --b is how many messages of one conversation stand in a batch.`,
 		Example: `  tidemark bench stage toredis --redis 127.0.0.1:6379 --b 1,10,100
   tidemark bench stage tomongo
-  tidemark bench stage topush`,
-		Args: cobra.ExactArgs(1), ValidArgs: []string{"toredis", "tomongo", "topush"},
-		RunE: func(cmd *cobra.Command, args []string) error { return a.benchStage(cmd.Context(), args[0], f) },
+  tidemark bench stage topush
+  tidemark bench stage gateway --connections 10000`,
+		Args: cobra.ExactArgs(1), ValidArgs: []string{"toredis", "tomongo", "topush", "gateway"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "gateway" {
+				return a.benchGateway(cmd.Context(), f.gatewayFlags, f.size)
+			}
+			return a.benchStage(cmd.Context(), args[0], f)
+		},
 	}
+	f.gatewayFlags.addFlags(cmd)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.redis, "redis", nil, "`addresses` of a Redis, where keys of its own are made and deleted")
 	flags.StringVar(&f.dir, "dir", "", "`directory` for the SQLite file (default: the system's)")
@@ -78,33 +87,11 @@ func (a *app) benchOneStage(ctx context.Context, stage string, per int, f stageF
 	sc := bench.StageConfig{
 		Stage: stage, PerConversation: per, Batch: f.batch, Batches: f.batches, Partitions: f.partitions, Size: f.size, Progress: progress.tell,
 	}
-	var closers []func() error
-	defer func() {
-		for i := len(closers) - 1; i >= 0; i-- {
-			err = errors.Join(err, closers[i]())
-		}
-	}()
-	if len(f.redis) > 0 {
-		client, err := stack.Redis(cfg.Redis)
-		if err != nil {
-			return err
-		}
-		sc.Redis, sc.RedisAddress, sc.Prefix = client, f.redis[0], "bench-"+strings.ToLower(rand.Text()[:10])+"."
-		closers = append(closers, client.Close, func() error { return bench.DropKeys(context.WithoutCancel(ctx), client, sc.Prefix) })
+	done, err := a.openStage(ctx, &sc, f, cfg)
+	if err != nil {
+		return err
 	}
-	if stage == "tomongo" && !f.nothing {
-		dir, err := os.MkdirTemp(f.dir, "tidemark-bench-")
-		if err != nil {
-			return usageError{fmt.Errorf("--dir: %w", err)}
-		}
-		closers = append(closers, func() error { return os.RemoveAll(dir) })
-		h, closing, err := stack.OpenHistory(ctx, config.History{Backend: "sqlite", Path: filepath.Join(dir, "history.db")}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			return err
-		}
-		sc.Writer = h
-		closers = append(closers, closing)
-	}
+	defer func() { err = errors.Join(err, done()) }()
 	r, err := bench.RunStage(ctx, sc)
 	if err != nil {
 		return err
@@ -121,6 +108,40 @@ func (a *app) benchOneStage(ctx context.Context, stage string, per int, f stageF
 		fmt.Fprintln(a.out)
 	})
 	return nil
+}
+
+// openStage gives a stage what it works with: keys of its own on a Redis, an
+// SQLite file of its own. done closes and deletes them.
+func (a *app) openStage(ctx context.Context, sc *bench.StageConfig, f stageFlags, cfg config.Config) (done func() error, err error) {
+	var closers []func() error
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeAll(closers))
+		}
+	}()
+	if len(f.redis) > 0 {
+		client, err := stack.Redis(cfg.Redis)
+		if err != nil {
+			return nil, err
+		}
+		prefix := "bench-" + strings.ToLower(rand.Text()[:10]) + "."
+		sc.Redis, sc.RedisAddress, sc.Prefix = client, f.redis[0], prefix
+		closers = append(closers, client.Close, func() error { return bench.DropKeys(context.WithoutCancel(ctx), client, prefix) })
+	}
+	if sc.Stage == "tomongo" && !f.nothing {
+		dir, err := os.MkdirTemp(f.dir, "tidemark-bench-")
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--dir: %w", err)}
+		}
+		closers = append(closers, func() error { return os.RemoveAll(dir) })
+		h, closing, err := stack.OpenHistory(ctx, config.History{Backend: "sqlite", Path: filepath.Join(dir, "history.db")}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			return nil, err
+		}
+		sc.Writer = h
+		closers = append(closers, closing)
+	}
+	return func() error { return closeAll(closers) }, nil
 }
 
 type syncFlags struct {
@@ -254,8 +275,10 @@ func newBenchPlanCmd(a *app) *cobra.Command {
 		Long: `Plan works out how many cores each part of a deployment needs, and what Redis and
 history hold, from costs that were measured (docs/performance.md has the formula
 and how they were). They are of one machine: measure yours with 'bench stage' and
-'bench e2e' and scale by the ratio. Plan for twice of what it says: lag is made up
-only with room above the rate.`,
+'bench e2e' and scale by the ratio. ROUNDS are cores that one
+process of a worker takes beside them while it has room, for batches of few
+messages. Plan for twice of what it says: lag is made up only with room above the
+rate.`,
 		Example: `  tidemark bench plan --rate 5000 --conversations 1000000 --members 2`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -270,9 +293,9 @@ only with room above the rate.`,
 					if n.Memory > 0 {
 						memory = fmt.Sprintf("%.1f", n.Memory/1e9)
 					}
-					rows = append(rows, []string{n.Part, fmt.Sprintf("%.2f", n.Cores), memory})
+					rows = append(rows, []string{n.Part, fmt.Sprintf("%.2f", n.Cores), fmt.Sprintf("%.2f", n.Rounds), memory})
 				}
-				a.table([]string{"PART", "CORES", "GB OF MEMORY"}, rows)
+				a.table([]string{"PART", "CORES", "ROUNDS", "GB OF MEMORY"}, rows)
 				fmt.Fprintf(a.out, "\nb = %.1f messages of a conversation at once; history grows %.1f GB a day, Kafka keeps %.1f GB of one\n",
 					answer.PerBatch, answer.HistoryPerDay/1e9, answer.LogPerDay/1e9)
 			})
@@ -284,6 +307,7 @@ only with room above the rate.`,
 	flags.IntVar(&p.Size, "size", 300, "bytes of a message's body")
 	flags.IntVar(&p.Conversations, "conversations", 100_000, "conversations that get messages within a day")
 	flags.IntVar(&p.Members, "members", 2, "members of each")
+	flags.Float64Var(&p.Burst, "burst", 1, "messages that a conversation gets in a row, on average")
 	flags.Float64Var(&p.Kept, "kept", 100, "messages of a conversation that stand in Redis, on average")
 	flags.Float64Var(&p.Online, "online", 0.1, "share of members whose device is connected")
 	return cmd

@@ -181,7 +181,7 @@ func TestSendingLines(t *testing.T) {
 			}
 		})
 	}
-	r := tidemark(t, in.String(), "send", "--input", "-", "--server", "127.0.0.1:1", "--timeout", "50ms")
+	r := tidemark(t, in.String(), "send", "--input", "-", "--server", "127.0.0.1:1", "--timeout", "10s")
 	if r.code != exitFailed {
 		t.Errorf("without a server: exit code %d", r.code)
 	}

@@ -6,8 +6,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/alicebob/miniredis/v2/server"
+
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/stack"
 )
+
+// infoMemory answers INFO in the place of an embedded server.
+func infoMemory(used, limit, policy string) server.Hook {
+	return func(c *server.Peer, cmd string, _ ...string) bool {
+		if !strings.EqualFold(cmd, "info") {
+			return false
+		}
+		c.WriteBulk("# Memory\r\nused_memory:" + used + "\r\nmaxmemory:" + limit + "\r\nmaxmemory_policy:" + policy + "\r\n")
+		return true
+	}
+}
 
 // TestConfigCheckTriesEverything: each fault by its name, without secrets, and
 // nothing is changed.
@@ -54,6 +67,19 @@ func TestConfigCheckTriesEverything(t *testing.T) {
 		t.Fatal(r.errOut)
 	}
 	wantSays(t, with().out, "2 partitions, 1 replicas")
+
+	// What a server says of its memory; the embedded one says nothing.
+	emb.Cluster.Redis().Server().SetPreHook(infoMemory("900", "1000", "noeviction"))
+	wantSays(t, with().out, "evicts nothing; ", "0.0 MiB of its maxmemory of 0.0 MiB are used")
+	emb.Cluster.Redis().Server().SetPreHook(infoMemory("1048576", "4194304", "noeviction"))
+	wantSays(t, with().out, "uses 1.0 MiB of 4.0 MiB")
+	emb.Cluster.Redis().Server().SetPreHook(infoMemory("900", "0", "noeviction"))
+	wantSays(t, with().out, "it has no maxmemory")
+	emb.Cluster.Redis().Server().SetPreHook(infoMemory("900", "0", "volatile-lru"))
+	if r := with(); r.code != exitFailed || !strings.Contains(r.errOut, "CONFIG SET maxmemory-policy noeviction") {
+		t.Errorf("exit code %d: %s", r.code, r.errOut)
+	}
+	emb.Cluster.Redis().Server().SetPreHook(nil)
 
 	// Everything is wrong, and each says so.
 	emb.Cluster.Redis().RequireUserAuth("alice", "topsecret")

@@ -90,6 +90,7 @@ func (p *piece) add(rec watermark.Record) {
 			p.change.Members = append(p.change.Members, watermark.MemberRow{Conversation: rec.Conversation, Member: m})
 			p.memberAt = append(p.memberAt, rec.Offset)
 		case watermark.Revoked:
+			e.At = rec.Offset + 1
 			p.change.Revokes = append(p.change.Revokes, watermark.RevokedRow{Conversation: rec.Conversation, Revoked: e})
 		}
 	}

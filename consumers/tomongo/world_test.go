@@ -315,6 +315,7 @@ func (w *world) checkProjection(t tb) {
 				}
 			case watermark.Revoked:
 				if k := fmt.Sprint(rec.Conversation, e.Seq); rows[k].Seq != 0 && rows[k].Revoked == nil {
+					e.At = rec.Offset + 1
 					rows[k] = rows[k].Tombstone(e)
 				}
 			}

@@ -100,9 +100,11 @@ func (s *Stage) putOff(ctx context.Context, n *note, err error) {
 func (s *Stage) send(ctx context.Context, n *note, msg *Notification) {
 	n.lookPause = nil
 	within, cancel := context.WithTimeout(ctx, s.w.cfg.Timeout)
+	end := s.traced(msg)
 	start := time.Now()
 	err := s.w.cfg.Sender.Send(within, msg)
 	cancel()
+	end(err)
 	s.w.metrics.seconds.Observe(time.Since(start).Seconds())
 	n.tell(slices.Concat(msg.told, msg.refused, msg.gone))
 	s.forget(ctx, n, msg)
@@ -216,6 +218,9 @@ func (s *Stage) letter(n *note, cause error) (wire.Out, error) {
 	from := n.record().Record
 	from.Value, from.Key = rec.Value, []byte(rec.Key)
 	from.Headers = append(rec.Headers, from.Headers...)
+	if n.trace.IsValid() {
+		from.Headers = wire.WithTraces(from.Headers, n.trace)
+	}
 	part := sha256.Sum256([]byte(s.w.cfg.Endpoint + "\n" + string(n.key.user)))
 	from.TopicID += "+" + hex.EncodeToString(part[:6])
 	out, err := wire.EncodeDeadLetter(wire.DeadLetter{

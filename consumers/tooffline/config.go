@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -52,6 +53,8 @@ type Notification struct {
 	Devices []watermark.Device
 	// Try counts the attempts, from 1.
 	Try int
+	// Trace is what the attempt belongs to, the last message's; not valid: none.
+	Trace trace.SpanContext
 
 	told, refused, gone []string
 }
@@ -174,6 +177,9 @@ type Config struct {
 	BreakerAfter int
 	BreakerPause time.Duration
 
+	// Tracer begins a span for each attempt for a message that is traced. Nil:
+	// none, and the trace is handed on as it came.
+	Tracer trace.Tracer
 	// Logger gets one line for each dead letter and each change of the circuit.
 	// Nil: slog.Default().
 	Logger *slog.Logger

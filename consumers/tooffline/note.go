@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -26,6 +27,7 @@ type key struct {
 type tracked struct {
 	wire.Record // without its value
 	left        int
+	trace       trace.SpanContext
 }
 
 // note is a notification on its way.
@@ -39,7 +41,8 @@ type note struct {
 	seqs        map[watermark.Seq]bool // nil while there is one alone
 	mentioned   bool
 	latest      wire.Offline
-	parts       []*tracked // of which it stands for one user
+	trace       trace.SpanContext // of the latest
+	parts       []*tracked        // of which it stands for one user
 
 	tries     int
 	hurried   bool                        // the next try is the last: it holds up all others
@@ -64,7 +67,7 @@ func (n *note) add(o *wire.Offline, mentioned bool, t *tracked) {
 	}
 	n.first = min(n.first, o.Seq)
 	if o.Seq > n.last {
-		n.last, n.latest = o.Seq, *o
+		n.last, n.latest, n.trace = o.Seq, *o, t.trace
 		// It stands for more now, so whoever has seen it has not seen this.
 		n.told = nil
 	}
@@ -85,7 +88,7 @@ func (n *note) join(o *note) {
 	n.mentioned = n.mentioned || o.mentioned
 	n.first = min(n.first, o.first)
 	if o.last > n.last {
-		n.last, n.latest, n.told = o.last, o.latest, nil
+		n.last, n.latest, n.trace, n.told = o.last, o.latest, o.trace, nil
 	}
 }
 
@@ -108,7 +111,7 @@ func (n *note) notification(endpoint string) *Notification {
 	return &Notification{
 		ID:           "msg_" + base64.RawURLEncoding.EncodeToString(sum[:18]),
 		Conversation: n.key.conv, User: n.key.user, First: n.first, Last: n.last, Messages: n.messages(),
-		Mentioned: n.mentioned, Latest: n.latest, Try: n.tries + 1,
+		Mentioned: n.mentioned, Latest: n.latest, Try: n.tries + 1, Trace: n.trace,
 	}
 }
 

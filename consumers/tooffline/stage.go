@@ -186,6 +186,9 @@ func (s *Stage) take(r *wire.Record, o *wire.Offline) {
 		return
 	}
 	t := &tracked{Record: *r, left: len(o.Users)}
+	if traces := wire.TracesOf(r); len(traces) > 0 {
+		t.trace = traces[0]
+	}
 	t.Key, t.Value, t.Headers = nil, nil, replayHeaders(r) // which would keep all of what was fetched with it
 	if o.RecordTime.IsZero() {
 		o.RecordTime = r.Time

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -112,6 +113,8 @@ type Delivery struct {
 	// message or made the mark. Empty: none.
 	ExceptUser   watermark.UserID
 	ExceptDevice string
+	// Trace is what the message belongs to; not valid: none.
+	Trace trace.SpanContext
 }
 
 // Deliverer hands events to the gateway and to offline push.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -22,6 +24,7 @@ type hand struct {
 	events     []string // kinds, for the counter
 	sent       []int64  // record times of the messages
 	progress   []progress
+	trace      trace.SpanContext // of the message in hand
 	// reach is the highest seq gathered of each conversation: a record that
 	// stands twice in one batch is a replay too.
 	reach map[*roster]watermark.Seq
@@ -95,6 +98,7 @@ func (h *hand) record(ctx context.Context, r *roster, rec *timed) error {
 					return err
 				}
 			}
+			h.trace = rec.traces[one.Messages[0].Seq]
 			if err := h.message(ctx, r, one, skip); err != nil {
 				return err
 			}
@@ -131,7 +135,7 @@ func (h *hand) message(ctx context.Context, r *roster, one watermark.MessagesSeq
 		h.offerCrowd(r, m)
 	}
 	if skip == "" {
-		d := Delivery{Event: one, ExceptDevice: m.Device}
+		d := Delivery{Event: one, ExceptDevice: m.Device, Trace: h.trace}
 		if m.Device != "" {
 			d.ExceptUser = m.Sender
 		}
@@ -244,6 +248,9 @@ func (h *hand) read(ctx context.Context, r *roster, e watermark.ReadAdvanced) er
 	if !ok || e.Receipt == 0 {
 		return nil
 	}
+	if p := r.state.Members[peer]; !p.Open() { // it does not learn that others go on
+		return nil
+	}
 	d = Delivery{Event: watermark.ReadAdvanced{User: e.User, Receipt: e.Receipt}}
 	return h.add(ctx, r, d, []watermark.UserID{peer})
 }
@@ -319,6 +326,8 @@ func (h *hand) flush(ctx context.Context) error {
 			return fmt.Errorf("topush: delist a member of %s: %w", l.conv, err)
 		}
 	}
+	current := h.trace // more of the message may follow
 	*h = newHand(s)
+	h.trace = current
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -22,6 +24,8 @@ type Offer struct {
 	// Users see the message and are not its sender, ascending. Of a conversation
 	// larger than Config.OfflineMembers they are those whom it mentions.
 	Users []watermark.UserID
+	// Trace is what the message belongs to; not valid: none.
+	Trace trace.SpanContext
 }
 
 // Offline takes what absent users are to be told of.
@@ -84,6 +88,9 @@ func (l *OfflineLog) Offer(ctx context.Context, offers []Offer) error {
 				return err
 			}
 			out.Topic = l.Topic
+			if o.Trace.IsValid() {
+				out.Headers = wire.WithTraces(out.Headers, o.Trace)
+			}
 			outs = append(outs, out)
 		}
 	}
@@ -158,7 +165,7 @@ func (h *hand) offer(r *roster, m *watermark.Message, to audience) {
 		return
 	}
 	slices.Sort(users)
-	h.offers = append(h.offers, Offer{Conversation: r.state.ID, Message: *m, Users: slices.Compact(users)})
+	h.offers = append(h.offers, Offer{Conversation: r.state.ID, Message: *m, Users: slices.Compact(users), Trace: h.trace})
 	h.users += len(users)
 }
 

@@ -51,6 +51,8 @@ import (
 	"log/slog"
 	"slices"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -111,6 +113,8 @@ type timed struct {
 	old  bool
 	log  string
 	size int // bytes
+	// traces are those of its messages, where there are any.
+	traces map[watermark.Seq]trace.SpanContext
 }
 
 // Handle hands off one batch of records, ascending by offset, save what goes to
@@ -182,7 +186,7 @@ func (s *Stage) sort(ctx context.Context, records []wire.Record) ([]*lot, error)
 			at[rec.Conversation] = l
 			lots = append(lots, l)
 		}
-		l.records = append(l.records, timed{rec, now.Sub(r.Time) > s.cfg.MaxAge, r.TopicID, len(r.Value)})
+		l.records = append(l.records, timed{rec, now.Sub(r.Time) > s.cfg.MaxAge, r.TopicID, len(r.Value), wire.TracesByMessage(&r)})
 	}
 	return lots, nil
 }

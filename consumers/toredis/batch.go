@@ -1,12 +1,11 @@
 package toredis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
@@ -295,7 +294,7 @@ func (s *Stage) enclose(d wire.DeadLetter) (wire.Out, error) {
 // gave and never appended, and a truth without those has lost nothing.
 func (s *Stage) append(ctx context.Context, lots []*lot) error {
 	var queues [][]watermark.Record
-	var traces [][][]trace.SpanContext
+	var traces [][][]wire.Traced
 	for _, l := range lots {
 		if recs := pack(l); len(recs) > 0 {
 			queues, traces = append(queues, recs), append(traces, tracesOf(l, recs))
@@ -308,8 +307,8 @@ func (s *Stage) append(ctx context.Context, lots []*lot) error {
 			return wire.Out{}, err
 		}
 		out := wire.Out{Topic: s.cfg.Sequenced, Partition: s.partition, Key: string(rec.Conversation), Value: value}
-		if t := traces[q][n]; wire.TracesFit(len(out.Key)+len(value)+traceRoom, len(t), s.cfg.Codec.MaxRecord) {
-			out.Headers = wire.WithTraces(nil, t...)
+		if t := traces[q][n]; wire.TracesFit(len(out.Key)+len(value)+traceRoom, len(t), cmp.Or(s.cfg.Codec.MaxRecord, wire.DefaultMaxRecord)) {
+			out.Headers = wire.SequencedTraces(t)
 		}
 		return out, nil
 	}, func(q, n int) {
@@ -339,18 +338,24 @@ func pack(l *lot) []watermark.Record {
 const traceRoom = 1024
 
 // tracesOf gives the traces that each of a lot's records belongs to: those of
-// the inputs that went into it, the first few.
-func tracesOf(l *lot, recs []watermark.Record) [][]trace.SpanContext {
-	out := make([][]trace.SpanContext, len(recs))
+// the inputs that went into it, the first few, with the messages that came of
+// them.
+func tracesOf(l *lot, recs []watermark.Record) [][]wire.Traced {
+	out := make([][]wire.Traced, len(recs))
 	next := 0
 	for i := range recs {
 		for ; next < len(l.records) && accounts(&recs[i], l.batch.Inputs[next].Origin); next++ {
 			if len(l.records[next].Headers) == 0 {
 				continue
 			}
-			for _, sc := range wire.TracesOf(&l.records[next]) {
+			traces := wire.TracesOf(&l.records[next])
+			if len(traces) == 0 {
+				continue
+			}
+			m, _ := l.alloc.Outcomes[next].Message(&l.batch.Inputs[next])
+			for _, sc := range traces {
 				if len(out[i]) < wire.MaxTraces {
-					out[i] = append(out[i], sc)
+					out[i] = append(out[i], wire.Traced{SpanContext: sc, Seq: m.Seq})
 				}
 			}
 		}

@@ -4,7 +4,9 @@
 // repair number. From these:
 //   - each visible message is kept once, in order, whatever order pushes come in;
 //     gaps are pulled.
-//   - after a reconnect it asks what changed in the list since its version.
+//   - after a reconnect, and every five minutes, it asks what changed in the list
+//     since its version.
+//   - of a message that is revoked, meanwhile or now, it keeps the tombstone.
 //   - what of these is lost comes again.
 //   - what send() took is sent, each message once, a conversation's in order.
 //
@@ -29,6 +31,7 @@ export class CallError extends Error {
 
 const PAGE = 100; // messages of one pull
 const GIVEN = 500; // conversations that one call may name
+const RECHECK = 300_000; // ms after which a connected device asks what changed
 const QUEUED = 256; // events; a burst that does not fit costs a sync
 
 export class Device {
@@ -41,12 +44,12 @@ export class Device {
 
   /**
    * journal keeps the state. onMessage(message) is called after a message was
-   * kept, onEvent(event) for every other event, onSent(message, seq, error) once
+   * kept, with its tombstone once more when it is revoked, onEvent(event) for every other event, onSent(message, seq, error) once
    * a message has its seq or was refused. getToken gives a token where the
    * deployment wants one.
    */
-  constructor({ user, device = '', server, gateway, journal, getToken, onMessage, onEvent, onSent, log = console.error }) {
-    Object.assign(this, { user, device, server, gateway, journal, getToken, onMessage, onEvent, onSent, log });
+  constructor({ user, device = '', server, gateway, journal, getToken, onMessage, onEvent, onSent, log = console.error, recheck = RECHECK }) {
+    Object.assign(this, { user, device, server, gateway, journal, getToken, onMessage, onEvent, onSent, log, recheck });
   }
 
   /** Runs until signal aborts. */
@@ -60,7 +63,7 @@ export class Device {
       url: this.gateway, user: this.user, device: this.device, getToken: this.getToken, signal,
       connected: () => this.#requestSync(), event: (e) => this.#offer(e),
     });
-    await Promise.all([this.#loop(), this.#sending(), live]);
+    await Promise.all([this.#loop(), this.#sending(), this.#rechecking(), live]);
   }
 
   /** Takes a message: when it returns, it is in the file and will be sent. */
@@ -104,6 +107,15 @@ export class Device {
       this.#synced = true;
       this.#outgoing();
     });
+  }
+
+  // Finds pushes that were lost without a trace. Devices that connected together
+  // ask at different times.
+  async #rechecking() {
+    while (!this.signal.aborted) {
+      await sleep(this.recheck * (0.9 + 0.2 * Math.random()), this.signal);
+      if (!this.signal.aborted) this.#requestSync();
+    }
   }
 
   #offer(event) {
@@ -160,6 +172,8 @@ export class Device {
     }
     const known = ['window', 'revoked', 'read', 'minSeq', 'repaired', 'policy'].some((kind) => event[kind]);
     if (!known && Number(event.maxSeq ?? 0) > n.seq) await catchUp(); // a hint, or news that this version does not know
+    const gone = Number(event.revoked?.seq ?? 0);
+    if (gone > 0 && gone <= n.seq) await this.#retry(() => this.#pullSeqs(conversation, [gone]));
     const read = Number(event.read?.readSeq ?? 0);
     if (event.read?.user === this.user && read > n.read) this.#save(conversation, { read });
     this.onEvent?.(event);
@@ -200,9 +214,13 @@ export class Device {
       );
       if (!page) return undefined;
       for (const [entries, listed] of [[page.changed ?? [], true], [page.removed ?? [], false]]) {
-        for (const { watermarks } of entries) {
+        for (const { watermarks, revoked = [], moreRevoked } of entries) {
           seen.add(watermarks.conversation);
+          const had = this.journal.of(watermarks.conversation).seq;
           await this.#retry(() => this.#catchUp(watermarks));
+          // What is above has just come.
+          if (moreRevoked && had > 0) await this.#retry(() => this.#pull(watermarks.conversation, 1, had));
+          else await this.#retry(() => this.#pullSeqs(watermarks.conversation, revoked.map(Number).filter((seq) => seq <= had)));
           if (this.signal.aborted) return undefined;
           if (this.journal.of(watermarks.conversation).listed !== listed) this.#save(watermarks.conversation, { listed });
           if (!listed) {
@@ -260,6 +278,26 @@ export class Device {
       if (!page.rest) return;
       if (Number(page.rest.begin) <= begin && !page.messages?.length) throw new Error(`the page of ${conversation} did not move on`);
       begin = Number(page.rest.begin);
+    }
+  }
+
+  // Takes messages again, those of many seqs with one call.
+  async #pullSeqs(conversation, seqs) {
+    const ranges = [];
+    for (const seq of seqs) {
+      if (ranges.at(-1)?.end === seq - 1) ranges.at(-1).end = seq;
+      else ranges.push({ begin: seq, end: seq });
+    }
+    for (let i = 0; i < ranges.length; i += GIVEN) {
+      const part = ranges.slice(i, i + GIVEN);
+      const { pages } = await this.call('Pull', {
+        user: this.user, ranges: part.map(({ begin, end }) => ({ conversation, begin: String(begin), end: String(end), num: String(PAGE), order: 'ORDER_ASC', keep: 'KEEP_NEAR_BEGIN' })),
+      });
+      for (const [k, page] of pages.entries()) {
+        if (page.error) throw new Error(page.error.message);
+        for (const message of page.messages ?? []) this.#deliver(message);
+        if (page.rest) await this.#pull(conversation, Number(page.rest.begin), part[k].end);
+      }
     }
   }
 

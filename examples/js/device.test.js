@@ -16,14 +16,24 @@ class World {
   messages = []; // seq s is messages[s-1]
   changes = 0;
   listed = true;
+  revokes = []; // {seq, at}: the change that it was
   unheard = 0; // sends that are taken and not answered from now on
   sends = 0;
+  pulls = 0;
   sockets = new Set();
 
   add(text, sender = 'bob', clientMessageId = `${sender}-${this.messages.length}`) {
     this.messages.push({ conversation: G, seq: String(this.messages.length + 1), sender, clientMessageId, text });
     this.changes++;
     return this.messages.at(-1);
+  }
+
+  revoke(...seqs) {
+    for (const seq of seqs) {
+      const { text, ...rest } = this.messages[seq - 1];
+      this.messages[seq - 1] = { ...rest, revoked: true };
+      this.revokes.push({ seq, at: ++this.changes });
+    }
   }
 
   watermarks() {
@@ -34,7 +44,7 @@ class World {
     switch (method) {
       case 'SyncConversations': {
         const known = request.version.startsWith('v') ? Number(request.version.slice(1)) : -1;
-        const changed = this.listed && known < this.changes ? [{ watermarks: this.watermarks() }] : [];
+        const changed = this.listed && known < this.changes ? [{ watermarks: this.watermarks(), ...this.revoked(known) }] : [];
         return { changed, fullResync: known < 0, version: `v${this.changes}`, totalConversations: this.listed ? '1' : '0' };
       }
       case 'GetWatermarks':
@@ -42,11 +52,8 @@ class World {
           watermarks: request.conversations.map((c) => (c === G ? this.watermarks() : { conversation: c, error: { code: 'not_found' } })),
         };
       case 'Pull': {
-        const [{ begin, end }] = request.ranges;
-        const last = Math.min(Number(end), Number(begin) + 6, this.messages.length); // pages of 7
-        const page = { messages: this.messages.slice(Number(begin) - 1, last) };
-        if (last < Math.min(Number(end), this.messages.length)) page.rest = { begin: String(last + 1), end };
-        return { pages: [page] };
+        this.pulls++;
+        return { pages: request.ranges.map((r) => this.page(r)) };
       }
       case 'Send': {
         this.sends++;
@@ -59,6 +66,19 @@ class World {
       }
     }
     throw new Error(method);
+  }
+
+  page({ begin, end }) {
+    const last = Math.min(Number(end), Number(begin) + 6, this.messages.length); // pages of 7
+    const page = { messages: this.messages.slice(Number(begin) - 1, last) };
+    if (last < Math.min(Number(end), this.messages.length)) page.rest = { begin: String(last + 1), end };
+    return page;
+  }
+
+  /** What was revoked since a version; of more than three only one is named. */
+  revoked(known) {
+    const seqs = this.revokes.filter(({ at }) => at > known).map(({ seq }) => seq).sort((a, b) => a - b);
+    return seqs.length > 3 ? { revoked: seqs.slice(0, 1).map(String), moreRevoked: true } : { revoked: seqs.map(String) };
   }
 
   push(event) {
@@ -93,7 +113,7 @@ class World {
     const stop = new AbortController();
     const told = [];
     const device = new Local({
-      user: 'alice', server: '', gateway: 'ws://x', journal, log() {},
+      user: 'alice', server: '', gateway: 'ws://x', journal, log() {}, recheck: world.recheck,
       onSent: (m, seq, error) => told.push([m.text, seq, error?.code]),
     });
     const running = device.run(stop.signal);
@@ -223,4 +243,61 @@ test('a file is one user\'s, and an old one is made small', () => {
   j.close();
   assert.deepEqual([j.of(G).seq, j.list(G).length, j.outbox.size, j.version], [3000, 1, 1, 'v7']);
   assert.throws(() => new Journal(file, 'bob'), /alice/);
+});
+
+test('what is revoked while the device is away ends as a tombstone', async () => {
+  const world = new World();
+  for (let i = 0; i < 20; i++) world.add('old');
+  const file = tempFile();
+  const upToDate = (j) => j.version === `v${world.changes}`;
+  const tombs = (j) => j.list(G).filter((m) => m.revoked && m.text === undefined).map((m) => Number(m.seq));
+  await world.run(file, async () => {}, upToDate);
+  world.revoke(3, 18);
+  world.add('new');
+  world.revoke(21);
+  const before = world.pulls;
+  let { journal } = await world.run(file, async () => {}, upToDate);
+  assert.deepEqual(tombs(journal), [3, 18, 21]);
+  assert.equal(world.pulls - before, 2);
+  world.revoke(1, 2, 9, 10); // more than the server names
+  ({ journal } = await world.run(file, async () => {}, upToDate));
+  assert.deepEqual(tombs(journal), [1, 2, 3, 9, 10, 18, 21]);
+  // The version is lost, and with it what the device knows.
+  world.revoke(15);
+  writeFileSync(file, readFileSync(file, 'utf8').split('\n').filter((line) => !line.includes('"version"')).join('\n'));
+  ({ journal } = await world.run(file, async () => {}, upToDate));
+  assert.deepEqual(tombs(journal), [1, 2, 3, 9, 10, 15, 18, 21]);
+});
+
+test('a pushed revoke is a tombstone', async () => {
+  const world = new World();
+  for (let i = 0; i < 5; i++) world.add('old');
+  const gone = (j) => j.list(G)[1]?.revoked === true;
+  const { journal } = await world.run(
+    tempFile(),
+    async () => {
+      while (world.sockets.size === 0) await new Promise((done) => setImmediate(done));
+      for (let i = 0; i < 50; i++) await new Promise((done) => setImmediate(done)); // it has synced
+      const { text, ...rest } = world.messages[1];
+      world.messages[1] = { ...rest, revoked: true }; // the list says nothing of it
+      world.push({ conversation: G, maxSeq: '5', revoked: { seq: '2' } });
+    },
+    gone,
+  );
+  assert.equal(journal.list(G)[1].text, undefined);
+});
+
+test('a push that is lost is found by the recheck', async () => {
+  const world = new World();
+  world.recheck = 20;
+  for (let i = 0; i < 5; i++) world.add('old');
+  await world.run(
+    tempFile(),
+    async () => {
+      while (world.sockets.size === 0) await new Promise((done) => setImmediate(done));
+      world.add('lost');
+      world.revoke(2);
+    },
+    (j) => j.of(G).seq === 6 && j.list(G)[1].revoked,
+  );
 });

@@ -86,6 +86,8 @@ type Redis struct {
 	Prefix    string        `koanf:"prefix" doc:"Put before every key."`
 	Expiry    time.Duration `koanf:"expiry" doc:"How long an idle conversation stays in Redis."`
 	HotLog    int           `koanf:"hot_log" doc:"About how many messages of a conversation stay in Redis."`
+	Timeout   time.Duration `koanf:"timeout" doc:"How long a read or a write on a connection may take, and a wait for a free one a second longer."`
+	PoolSize  int           `koanf:"pool_size" doc:"Connections that a process opens to a server at most. 0: ten for each core."`
 	TLS       TLS           `koanf:"tls"`
 	// Incarnation is for an embedded Redis without replication ids; it is not
 	// settable, since a fixed one would defeat the recovery from a lost Redis.
@@ -211,10 +213,10 @@ func Default() Config {
 			Brokers: []string{"127.0.0.1:9092"}, ClientID: "tidemark", Version: "3.6.0",
 			CreateTopics: false, Partitions: 12, Retention: 7 * 24 * time.Hour, OnLostOffsets: "stop",
 		},
-		Redis:     Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000},
+		Redis:     Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000, Timeout: 3 * time.Second},
 		History:   History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
 		ToRedis:   ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000, MaxTail: 1_000_000},
-		ToMongo:   ToMongo{MaxBatch: 500, FlushMarks: 100, FlushInterval: time.Second},
+		ToMongo:   ToMongo{MaxBatch: 2000, FlushMarks: 100, FlushInterval: time.Second},
 		ToOffline: defaultToOffline(),
 		ToPush:    ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000, CrowdAbove: 256, CrowdBelow: 192},
 		Sync:      Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second, Reflection: true},
@@ -286,6 +288,10 @@ func (c *Config) Validate() error {
 		bad("history.uri", "is needed with history.backend mongodb")
 	}
 	positive("history.timeout", int64(c.History.Timeout))
+	positive("redis.timeout", int64(c.Redis.Timeout))
+	if c.Redis.PoolSize < 0 || c.Redis.PoolSize > 10_000 {
+		bad("redis.pool_size", "must be within 0..10000, is %d", c.Redis.PoolSize)
+	}
 	oneOf("toredis.unread_policy", c.ToRedis.UnreadPolicy, "advance_on_send", "keep_on_send")
 	positive("toredis.max_batch", int64(c.ToRedis.MaxBatch))
 	positive("toredis.floor_entries", int64(c.ToRedis.FloorEntries))

@@ -1,11 +1,11 @@
-package main
+package gateload
 
 import (
 	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,9 +20,9 @@ const dialing = 64
 // counters of the devices.
 type counters struct{ connected, seated, received atomic.Int64 }
 
-// beDevices connects n devices, and answers the questions on standard input
-// until it ends.
-func beDevices(addr string, n int) error {
+// Devices connects n devices to the gateway at addr, and answers the questions
+// that Measure asks on in until it ends. It is the other process.
+func Devices(addr string, n int, in io.Reader, out io.Writer) error {
 	var c counters
 	var reading sync.WaitGroup
 	conns := make([]*websocket.Conn, n)
@@ -40,7 +40,7 @@ func beDevices(addr string, n int) error {
 		}
 		dialed <- group.Wait()
 	}()
-	questions := bufio.NewScanner(os.Stdin)
+	questions := bufio.NewScanner(in)
 	for questions.Scan() {
 		select {
 		case err := <-dialed:
@@ -53,7 +53,9 @@ func beDevices(addr string, n int) error {
 		if at == nil {
 			return fmt.Errorf("what is %q?", questions.Text())
 		}
-		fmt.Println(at.Load())
+		if _, err := fmt.Fprintln(out, at.Load()); err != nil {
+			return err
+		}
 	}
 	var errs []error
 	for _, ws := range conns {

@@ -48,6 +48,14 @@ func TestEveryAnswerIsTheOracles(t *testing.T) {
 type oracle struct {
 	h *history
 	d *desk
+	// shown is, by user, what a device shows that follows the list by its version:
+	// by conversation and seq whether it is a tombstone.
+	shown map[watermark.UserID]*follower
+}
+
+type follower struct {
+	version string
+	gone    map[watermark.ConversationID]map[int64]bool
 }
 
 // happen does one thing, and all that follows of it at the owner.
@@ -417,6 +425,67 @@ func (o *oracle) list() {
 	})
 	o.h.equal(fmt.Sprintf("list of %s", u), got, want)
 	o.changes(u)
+	o.follow(u)
+}
+
+// follow brings a device up to date: it takes what it has not had, and of what
+// it has had what the list says was revoked. Then it must show what stands.
+func (o *oracle) follow(u watermark.UserID) {
+	f := o.shown[u]
+	if f == nil {
+		f = &follower{gone: make(map[watermark.ConversationID]map[int64]bool)}
+		if o.shown == nil {
+			o.shown = make(map[watermark.UserID]*follower)
+		}
+		o.shown[u] = f
+	}
+	if rapid.IntRange(0, 9).Draw(o.h.r, "version") == 0 {
+		f.version = "" // it is lost
+	}
+	req := &v1.SyncConversationsRequest{User: string(u), Version: f.version, PageSize: rapid.Int64Range(0, 3).Draw(o.h.r, "page size")}
+	for {
+		var res *v1.SyncConversationsResponse
+		o.h.check(o.run(func() (err error) {
+			res, err = o.d.service.SyncConversations(context.Background(), req)
+			return err
+		}))
+		for _, e := range res.Changed {
+			f.take(o.h.m.chats[watermark.ConversationID(e.Watermarks.Conversation)], e)
+		}
+		if req.PageToken = res.NextPageToken; req.PageToken == "" {
+			f.version = res.Version
+			break
+		}
+	}
+	for id, c := range o.h.m.chats {
+		p := c.people[u]
+		if p == nil || !p.row || !p.in || !p.known && !id.Single() {
+			continue
+		}
+		for _, s := range c.visible(p) {
+			o.h.equal(fmt.Sprintf("%s shows a tombstone at %s/%d", u, id, s), f.gone[id][int64(s)], c.revoked[int(s)-1])
+		}
+	}
+}
+
+func (f *follower) take(c *chat, e *v1.ConversationEntry) {
+	id := watermark.ConversationID(e.Watermarks.Conversation)
+	had := f.gone[id]
+	if had == nil {
+		had = make(map[int64]bool)
+		f.gone[id] = had
+	}
+	again := slices.Clone(e.Revoked)
+	for _, r := range e.Watermarks.Visible {
+		for s := r.Begin; s <= r.End; s++ {
+			if _, ok := had[s]; !ok {
+				again = append(again, s)
+			}
+		}
+	}
+	for _, s := range again {
+		had[s] = c.revoked[int(s)-1]
+	}
 }
 
 // changes reads all that SyncConversations tells a device that knows nothing.

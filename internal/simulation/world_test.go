@@ -419,7 +419,8 @@ func (t *tail) Revokes(_ context.Context, id watermark.ConversationID, in waterm
 	err := t.actor.call("tail", 1, func(int) {
 		for _, e := range t.w.log[t.from:] {
 			for _, x := range e.said.Events {
-				if r, ok := x.(watermark.Revoked); ok && e.said.Conversation == id && in.Contains(r.Seq) && out[r.Seq].Time == 0 {
+				if r, ok := x.(watermark.Revoked); ok && e.said.Conversation == id && in.Contains(r.Seq) && out[r.Seq].At == 0 {
+					r.At = e.said.Offset + 1
 					out[r.Seq] = r
 				}
 			}

@@ -25,7 +25,7 @@ var bulks = map[query]bulk{
 	// Only what cannot stand yet is inserted this way: see fresh.
 	qInsertMessage: {
 		into: `INSERT OR FAIL INTO messages (conversation, seq, sender, client_id, hash, kind, send_time, record_time, device,
-		revoked_by, revoked_at, body_type, mentions, attributes, body)`, then: `ON CONFLICT DO NOTHING`, columns: 15,
+		revoked_by, revoked_at, revoked_offset, body_type, mentions, attributes, body)`, then: `ON CONFLICT DO NOTHING`, columns: 16,
 	},
 	qPutConv: {
 		into: `INSERT OR FAIL INTO conversations AS c (id, min, max, policy, repair_number, repair_from, last_time, changed_at, override)`,

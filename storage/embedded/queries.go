@@ -35,6 +35,7 @@ const (
 	qMessages    query = "messages"
 	qRows        query = "rows"
 	qMentions    query = "mentions"
+	qRevoked     query = "revoked"
 
 	qScanConvs   query = "scan conversations"
 	qScanRows    query = "scan messages"
@@ -53,7 +54,7 @@ const (
 const convColumns = "c.id, c.min, c.max, c.policy, c.repair_number, c.repair_from, c.last_time, c.changed_at, c.override"
 
 const messageColumns = `m.seq, m.sender, m.client_id, m.hash, m.kind, m.send_time, m.record_time, m.device, m.revoked_by, m.revoked_at,
-	m.body_type, m.mentions, m.attributes, m.body`
+	m.revoked_offset,	m.body_type, m.mentions, m.attributes, m.body`
 
 const memberColumns = "m.conversation, m.user, m.version, m.last_membership, m.read, m.receipt, m.changed_at, m.own_count, m.memberships, m.ops, m.attributes"
 
@@ -73,7 +74,8 @@ var writes = map[query]string{
 	qOwnDevices: `SELECT ` + deviceColumns + ` FROM devices WHERE user = ?`,
 	qStanding:   `SELECT sender, client_id, hash FROM messages WHERE conversation = ? AND seq = ?`,
 	// The first revoke stands, so that a log that is read again changes nothing.
-	qRevoke: `UPDATE messages SET body_type = 0, body = NULL, mentions = NULL, attributes = NULL, revoked_by = ?, revoked_at = ?
+	qRevoke: `UPDATE messages SET body_type = 0, body = NULL, mentions = NULL, attributes = NULL, revoked_by = ?, revoked_at = ?,
+		revoked_offset = ?
 		WHERE conversation = ? AND seq = ? AND revoked_at IS NULL`,
 	qBounds: `SELECT c.id, c.min, c.max FROM json_each(?) j CROSS JOIN conversations c ON c.id = j.value`,
 	qMember: `SELECT ` + memberColumns + `, NULL FROM members m WHERE m.conversation = ? AND m.user = ?`,
@@ -127,6 +129,9 @@ var reads = map[query]string{
 	qMentions: `SELECT j.key, (SELECT json_group_array(s.seq) FROM (SELECT x.seq FROM mentions x
 		WHERE x.conversation = j.value ->> 0 AND x.user = j.value ->> 1 AND x.seq BETWEEN j.value ->> 2 AND j.value ->> 3
 		ORDER BY x.seq LIMIT ?2) s) FROM json_each(?1) j`,
+	qRevoked: `SELECT j.key, (SELECT json_group_array(s.seq) FROM (SELECT x.seq FROM messages x INDEXED BY revokes_by_offset
+		WHERE x.conversation = j.value ->> 0 AND x.revoked_offset >= j.value ->> 1
+		ORDER BY x.revoked_offset LIMIT ?2) s) FROM json_each(?1) j`,
 	qScanConvs: `SELECT ` + convColumns + ` FROM conversations c WHERE c.id > ? ORDER BY c.id LIMIT ?`,
 	qScanRows: `SELECT m.conversation, m.gone, ` + messageColumns + ` FROM messages m
 		WHERE (m.conversation, m.seq) > (?1, ?2) AND m.conversation <= ?3 ORDER BY m.conversation, m.seq LIMIT ?4`,

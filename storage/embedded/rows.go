@@ -27,6 +27,14 @@ func decode(text sql.NullString, v any) error {
 	return json.Unmarshal([]byte(text.String), v)
 }
 
+// orNull keeps what is not known out of an index.
+func orNull(n int64) any {
+	if n == 0 {
+		return nil
+	}
+	return n
+}
+
 // messageArgs appends the parameters of qInsertMessage.
 func messageArgs(args []any, r *watermark.Row) ([]any, error) {
 	m := &r.Message
@@ -35,16 +43,16 @@ func messageArgs(args []any, r *watermark.Row) ([]any, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
-	var by, at, body any
+	var by, at, offset, body any
 	if m.Revoked != nil {
-		by, at = string(m.Revoked.By), m.Revoked.Time
+		by, at, offset = string(m.Revoked.By), m.Revoked.Time, orNull(m.Revoked.At)
 	}
 	if len(m.Body) > 0 {
 		body = m.Body
 	}
 	return append(args,
 		r.Conversation, m.Seq, m.Sender, m.ClientID, m.Hash[:], m.Kind, m.SendTime, m.RecordTime, m.Device,
-		by, at, int(m.BodyType), mentions, attributes, body,
+		by, at, offset, int(m.BodyType), mentions, attributes, body,
 	), nil
 }
 
@@ -64,9 +72,9 @@ func scanMessages(rows *sql.Rows) (out []watermark.Message, err error) {
 func scanMessage(rows *sql.Rows, before ...any) (m watermark.Message, err error) {
 	var hash []byte
 	var by, mentions, attributes sql.NullString
-	var at sql.NullInt64
+	var at, offset sql.NullInt64
 	if err := rows.Scan(append(before, &m.Seq, &m.Sender, &m.ClientID, &hash, &m.Kind, &m.SendTime, &m.RecordTime, &m.Device,
-		&by, &at, &m.BodyType, &mentions, &attributes, &m.Body)...); err != nil {
+		&by, &at, &offset, &m.BodyType, &mentions, &attributes, &m.Body)...); err != nil {
 		return m, err
 	}
 	copy(m.Hash[:], hash)
@@ -74,7 +82,7 @@ func scanMessage(rows *sql.Rows, before ...any) (m watermark.Message, err error)
 		return m, fmt.Errorf("decode message %d: %w", m.Seq, err)
 	}
 	if at.Valid {
-		m.Revoked = &watermark.Revoked{Seq: m.Seq, By: watermark.UserID(by.String), Time: at.Int64}
+		m.Revoked = &watermark.Revoked{Seq: m.Seq, By: watermark.UserID(by.String), Time: at.Int64, At: offset.Int64}
 	}
 	return m, nil
 }

@@ -125,6 +125,11 @@ CREATE TABLE devices (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX devices_by_user ON devices (user, device);
 `,
+	// What was revoked before is told to nobody who was away.
+	`
+ALTER TABLE messages ADD COLUMN revoked_offset INTEGER;
+CREATE INDEX revokes_by_offset ON messages (conversation, revoked_offset) WHERE revoked_offset IS NOT NULL;
+`,
 }
 
 // migrate brings the schema to the latest version, each step in a transaction

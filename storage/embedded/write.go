@@ -25,7 +25,7 @@ func (s *Store) Write(ctx context.Context, c watermark.Change) (w watermark.Writ
 			return err
 		}
 		for _, r := range c.Revokes {
-			if _, err := t.exec(qRevoke, r.Revoked.By, r.Revoked.Time, r.Conversation, r.Revoked.Seq); err != nil {
+			if _, err := t.exec(qRevoke, r.Revoked.By, r.Revoked.Time, orNull(r.Revoked.At), r.Conversation, r.Revoked.Seq); err != nil {
 				return fmt.Errorf("revoke %s/%d: %w", r.Conversation, r.Revoked.Seq, err)
 			}
 		}

@@ -65,6 +65,7 @@ type attribute struct {
 type revokedField struct {
 	By   string `bson:"by"`
 	Time int64  `bson:"t"`
+	At   int64  `bson:"at,omitempty"`
 }
 
 func attributesOf(m map[string]string) []attribute {
@@ -97,7 +98,7 @@ func messageToDoc(conv watermark.ConversationID, m *watermark.Message) *messageD
 	}
 	d.Attributes = attributesOf(m.Attributes)
 	if m.Revoked != nil {
-		d.Revoked = &revokedField{string(m.Revoked.By), m.Revoked.Time}
+		d.Revoked = &revokedField{string(m.Revoked.By), m.Revoked.Time, m.Revoked.At}
 	}
 	return d
 }
@@ -117,7 +118,7 @@ func (d *messageDoc) message() (watermark.Message, error) {
 	}
 	m.Attributes = attributesFrom(d.Attributes)
 	if d.Revoked != nil {
-		m.Revoked = &watermark.Revoked{Seq: m.Seq, By: watermark.UserID(d.Revoked.By), Time: d.Revoked.Time}
+		m.Revoked = &watermark.Revoked{Seq: m.Seq, By: watermark.UserID(d.Revoked.By), Time: d.Revoked.Time, At: d.Revoked.At}
 	}
 	return m, nil
 }

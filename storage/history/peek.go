@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -14,10 +15,12 @@ import (
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
-// Peek answers peeks, in order: the row at Peek.Last and the seqs within
+// Peek answers peeks, in order: the row at Peek.Last, the seqs within
 // Peek.Mentions at which Peek.User is mentioned, at most the lowest MaxMentions
-// of each interval. It takes one query for the rows and one per user for the
-// mentions, for each 500, and one more where there are MaxMentions.
+// of each interval, and what was revoked from Peek.RevokedFrom on, at most the
+// first MaxRevoked. It takes one query for the rows, one per user for the
+// mentions and one for the revokes, for each 500, and one more where there are
+// MaxMentions or MaxRevoked.
 func (s *Store) Peek(ctx context.Context, peeks []watermark.Peek) (out []watermark.Peeked, err error) {
 	defer s.done("peek", time.Now(), &err)
 	out = make([]watermark.Peeked, len(peeks))
@@ -26,6 +29,9 @@ func (s *Store) Peek(ctx context.Context, peeks []watermark.Peek) (out []waterma
 	}
 	if err := s.peekMentions(ctx, peeks, out); err != nil {
 		return nil, fmt.Errorf("read mentions: %w", err)
+	}
+	if err := s.peekRevokes(ctx, peeks, out); err != nil {
+		return nil, fmt.Errorf("read revokes: %w", err)
 	}
 	return out, nil
 }
@@ -143,3 +149,64 @@ func (s *Store) mentions(ctx context.Context, spans []mentionSpan, out []waterma
 // mentionBatch is how many mentions come with one answer, and so what may be
 // read in vain.
 const mentionBatch = 1000
+
+// peekRevokes reads what was revoked. Two peeks of one conversation go apart.
+func (s *Store) peekRevokes(ctx context.Context, peeks []watermark.Peek, out []watermark.Peeked) error {
+	var asks []int // which of peeks
+	for i, p := range peeks {
+		if p.RevokedFrom > 0 {
+			asks = append(asks, i)
+		}
+	}
+	slices.SortStableFunc(asks, func(a, b int) int { return cmp.Compare(peeks[a].Conversation, peeks[b].Conversation) })
+	for len(asks) > 0 {
+		n := 1
+		for n < min(len(asks), chunk) && peeks[asks[n]].Conversation != peeks[asks[n-1]].Conversation {
+			n++
+		}
+		n, err := s.revoked(ctx, asks[:n], peeks, out)
+		if err != nil {
+			return err
+		}
+		asks = asks[n:]
+	}
+	return nil
+}
+
+// revoked reads the revokes of asks in their order, up to and with the first
+// that has MaxRevoked, and gives how many asks those are, as mentions does.
+func (s *Store) revoked(ctx context.Context, asks []int, peeks []watermark.Peek, out []watermark.Peeked) (n int, err error) {
+	branches := make(bson.A, len(asks))
+	for i, a := range asks {
+		branches[i] = bson.D{
+			{Key: "c", Value: peeks[a].Conversation},
+			{Key: revokedAt, Value: bson.D{{Key: "$gte", Value: peeks[a].RevokedFrom}, {Key: "$lte", Value: int64(math.MaxInt64)}}},
+		}
+	}
+	opts := options.Find().SetProjection(bson.D{{Key: "c", Value: 1}, {Key: "s", Value: 1}}).
+		SetSort(bson.D{{Key: "c", Value: 1}, {Key: revokedAt, Value: 1}}).SetBatchSize(watermark.MaxRevoked)
+	at := 0
+	err = each(ctx, s.messages.Collection, anyOf(branches), opts, func(d *messageDoc) error {
+		for at < len(asks) && d.Conv != string(peeks[asks[at]].Conversation) {
+			at++
+		}
+		if at == len(asks) {
+			return fmt.Errorf("message %s/%d was not asked for: %w", d.Conv, d.Seq, errCorrupt)
+		}
+		p := &out[asks[at]]
+		if p.Revoked = append(p.Revoked, watermark.Seq(d.Seq)); len(p.Revoked) == watermark.MaxRevoked {
+			return errEnough
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return 0, err
+	}
+	for _, a := range asks {
+		slices.Sort(out[a].Revoked)
+	}
+	if err == nil {
+		return len(asks), nil
+	}
+	return at + 1, nil
+}

@@ -19,9 +19,13 @@ const schema = 1
 const (
 	messagesBySeq  = "tidemark_c_s"
 	mentionsByUser = "tidemark_m_c_s"
+	revokesByAt    = "tidemark_c_rv_at"
 	membersByUser  = "tidemark_u_c"
 	devicesByUser  = "tidemark_u_d"
 )
+
+// revokedAt is when a message was revoked, as Revoked.At has it.
+const revokedAt = "rv.at"
 
 type indexSpec struct {
 	collection, name string
@@ -36,6 +40,7 @@ var indexes = []indexSpec{
 	{"messages", messagesBySeq, bson.D{{Key: "c", Value: int32(1)}, {Key: "s", Value: int32(1)}}, ""},
 	// Few messages mention anybody; the others do not pay for those that do.
 	{"messages", mentionsByUser, bson.D{{Key: "m", Value: int32(1)}, {Key: "c", Value: int32(1)}, {Key: "s", Value: int32(1)}}, "m"},
+	{"messages", revokesByAt, bson.D{{Key: "c", Value: int32(1)}, {Key: revokedAt, Value: int32(1)}}, revokedAt},
 	{"members", membersByUser, bson.D{{Key: "u", Value: int32(1)}, {Key: "c", Value: int32(1)}}, ""},
 	{"devices", devicesByUser, bson.D{{Key: "u", Value: int32(1)}, {Key: "d", Value: int32(1)}}, ""},
 }

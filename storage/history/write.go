@@ -300,7 +300,7 @@ func (s *Store) revoke(ctx context.Context, revokes []watermark.RevokedRow) erro
 		models[i] = mongo.NewUpdateOneModel().
 			SetFilter(bson.D{{Key: "_id", Value: rowKey(p.conv, p.seq)}, absent("rv")}).
 			SetUpdate(bson.D{
-				{Key: "$set", Value: bson.D{{Key: "rv", Value: revokedField{string(r.By), r.Time}}}},
+				{Key: "$set", Value: bson.D{{Key: "rv", Value: revokedField{string(r.By), r.Time, r.At}}}},
 				{Key: "$unset", Value: content},
 			})
 	}

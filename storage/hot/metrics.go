@@ -16,6 +16,8 @@ type metrics struct {
 	merges      *prometheus.CounterVec
 	messages    prometheus.Counter
 	undecodable prometheus.Counter
+
+	memoryUsed, memoryLimit, eviction *prometheus.GaugeVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -46,6 +48,18 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "tidemark_hot_undecodable_entries_total",
 			Help: "Entries of hot logs that could not be decoded and were left to history.",
 		}),
+		memoryUsed: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tidemark_hot_memory_used_bytes",
+			Help: "Memory that Redis uses, by master, as a process with the role toredis sees it. Absent while it cannot be asked.",
+		}, []string{"server"}),
+		memoryLimit: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tidemark_hot_memory_limit_bytes",
+			Help: "maxmemory of Redis, by master; 0: it has none. Absent while it cannot be asked.",
+		}, []string{"server"}),
+		eviction: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tidemark_hot_eviction_policy",
+			Help: "1, with the maxmemory-policy of Redis, by master. It must be noeviction.",
+		}, []string{"server", "policy"}),
 	}
 }
 

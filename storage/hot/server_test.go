@@ -59,7 +59,8 @@ func TestCheckServer(t *testing.T) {
 		bad   bool
 	}{
 		{"never evicts", infoHook{text: memory("1000", "noeviction")}, 0, false},
-		{"no limit", infoHook{text: memory("0", "allkeys-lru")}, 0, false},
+		{"no limit", infoHook{text: memory("0", "noeviction")}, 0, false},
+		{"would evict with a limit", infoHook{text: memory("0", "allkeys-lru")}, fault.Fatal, true},
 		{"evicts", infoHook{text: memory("1000", "allkeys-lru")}, fault.Fatal, true},
 		{"evicts what expires", infoHook{text: memory("1000", "volatile-ttl")}, fault.Fatal, true},
 		{"does not tell", infoHook{text: "# Memory\r\n"}, 0, false},
@@ -141,6 +142,7 @@ func TestServerAway(t *testing.T) {
 		"Gone":        func() error { return h.Gone(ctx, make([]hot.Connection, 1), time.Now()) },
 		"Presence":    func() error { _, err := h.Presence(ctx, make([]watermark.UserID, 1), time.Now()); return err },
 		"CheckServer": func() error { return h.CheckServer(ctx) },
+		"Memory":      func() error { _, err := h.Memory(ctx); return err },
 	}
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
@@ -183,21 +185,28 @@ func TestMetrics(t *testing.T) {
 	if _, err := e.Views(ctx, []hot.Ask{{Conversation: group}}); err == nil {
 		t.Fatal("no error from a cancelled call")
 	}
+	e.client.AddHook(infoHook{text: "maxmemory:9\r\nused_memory:1\r\nmaxmemory_policy:noeviction\r\n"})
+	got := make(map[string]string)
+	e.watchMemory(func() bool { // which shows nothing any more when it ends
+		families, err := e.reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			got[f.GetName()] = f.GetHelp()
+		}
+		return got["tidemark_hot_eviction_policy"] != ""
+	})
 	want := map[string]string{
+		"tidemark_hot_memory_used_bytes":         "Memory that Redis uses, by master, as a process with the role toredis sees it. Absent while it cannot be asked.",
+		"tidemark_hot_memory_limit_bytes":        "maxmemory of Redis, by master; 0: it has none. Absent while it cannot be asked.",
+		"tidemark_hot_eviction_policy":           "1, with the maxmemory-policy of Redis, by master. It must be noeviction.",
 		"tidemark_hot_call_seconds":              "Time of calls to the hot store, all their round trips included.",
 		"tidemark_hot_errors_total":              "Calls to the hot store that failed, by the class of their error.",
 		"tidemark_hot_views_total":               "Views read, by whether the conversation was warm, partial (a member unknown), or why it was cold.",
 		"tidemark_hot_merges_total":              "Loads of members handed in for warm conversations, by outcome; stale ones were not taken over.",
 		"tidemark_hot_messages_total":            "Messages and tombstones served from hot logs.",
 		"tidemark_hot_undecodable_entries_total": "Entries of hot logs that could not be decoded and were left to history.",
-	}
-	got := make(map[string]string)
-	families, err := e.reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		got[f.GetName()] = f.GetHelp()
 	}
 	diff(t, "names and help", got, want)
 	for name, n := range map[string]float64{

@@ -54,7 +54,9 @@ type History interface {
 
 	// Peek answers peeks, in order: the row at Peek.Last, where it stands and
 	// retention has not taken it, and the seqs within Peek.Mentions at which rows
-	// mention Peek.User, all of them or the lowest MaxMentions of each interval.
+	// mention Peek.User, all of them or the lowest MaxMentions of each interval; and
+	// what was revoked from Peek.RevokedFrom on, ascending, all of it or any
+	// MaxRevoked.
 	// 500 peeks must take a handful of queries.
 	Peek(ctx context.Context, peeks []watermark.Peek) ([]watermark.Peeked, error)
 

@@ -313,8 +313,22 @@ func (h *Memory) Peek(ctx context.Context, peeks []watermark.Peek) ([]watermark.
 			slices.Sort(seqs)
 			out[i].Mentions = append(out[i].Mentions, capped(seqs, watermark.MaxMentions)...)
 		}
+		out[i].Revoked = c.revokedFrom(p.RevokedFrom)
 	}
 	return out, ctx.Err()
+}
+
+// revokedFrom gives the first MaxRevoked revokes whose At is from or higher.
+func (c *memConv) revokedFrom(from int64) (out []watermark.Seq) {
+	for s, r := range c.rows {
+		if from > 0 && r.Revoked != nil && r.Revoked.At >= from {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(a, b watermark.Seq) int { return cmp.Compare(c.rows[a].Revoked.At, c.rows[b].Revoked.At) })
+	out = capped(out, watermark.MaxRevoked)
+	slices.Sort(out)
+	return out
 }
 
 // Sent implements History.

@@ -23,6 +23,8 @@ var readTests = []test{
 	{"peeks give the last row and the mentions", peeks},
 	{"a peek sees no mention that is gone", peeksAfterLoss},
 	{"many peeks, compared with the model", manyPeeks},
+	{"what was revoked from an offset on", peeksOfRevokes},
+	{"more revokes than a peek gives", peeksOfManyRevokes},
 }
 
 func ranges(t *testing.T, h History) {
@@ -375,4 +377,55 @@ func manyPeeks(t *testing.T, h History) {
 	}
 	want := must(model.Peek(t.Context(), asks))(t)
 	equal(t, "peeks", must(h.Peek(t.Context(), asks))(t), want)
+}
+
+func peeksOfRevokes(t *testing.T, h History) {
+	other, third := watermark.GroupOf("g"), watermark.GroupOf("h")                                       // one a prefix of the other one
+	fallen := text(7, "alice", "fallen").Tombstone(watermark.Revoked{Seq: 7, By: "bob", Time: 3, At: 9}) // from another history
+	unknown := text(8, "alice", "unknown").Tombstone(watermark.Revoked{Seq: 8, By: "bob", Time: 3})
+	write(t, h, together(watermark.Change{Rows: texts(group, 1, 6)}, rowsOf(group, fallen, unknown), watermark.Change{Rows: texts(other, 1, 3)}))
+	write(t, h, together(
+		revokesOf(group, watermark.Revoked{Seq: 5, At: 10}, watermark.Revoked{Seq: 2, At: 20}, watermark.Revoked{Seq: 3, At: 1 << 50}, watermark.Revoked{Seq: 4}),
+		revokesOf(other, watermark.Revoked{Seq: 2, At: 15}),
+	))
+	// The first one stands, so its place does too.
+	write(t, h, revokesOf(group, watermark.Revoked{Seq: 5, At: 30}, watermark.Revoked{Seq: 4, At: 30}))
+	ask := func(conv watermark.ConversationID, from int64) watermark.Peek {
+		return watermark.Peek{Conversation: conv, User: "bob", RevokedFrom: from}
+	}
+	got := must(h.Peek(t.Context(), []watermark.Peek{
+		ask(third, 1), ask(group, 1), ask(other, 1), ask(group, 11), ask(group, 0), ask(group, 10), ask(group, 20), ask(other, 16),
+		ask(group, 21), ask(group, 1<<50+1), ask(group, 9), ask(group, 1),
+	}))(t)
+	seqs := make([][]watermark.Seq, len(got))
+	for i := range got {
+		seqs[i] = got[i].Revoked
+	}
+	equal(t, "revoked", seqs, [][]watermark.Seq{
+		nil, {2, 3, 5, 7}, {2}, {2, 3}, nil, {2, 3, 5}, {2, 3}, nil, {3}, nil, {2, 3, 5, 7}, {2, 3, 5, 7},
+	})
+	equal(t, "as they stand", stored(t, h, group)[4].Revoked.At, int64(10))
+}
+
+// peeksOfManyRevokes has more of them than a peek gives in the middle of its
+// list.
+func peeksOfManyRevokes(t *testing.T, h History) {
+	before, after := watermark.GroupOf("f"), watermark.GroupOf("z")
+	const n = watermark.MaxRevoked + 50
+	c := watermark.Change{Rows: texts(group, 1, n)}
+	for s := watermark.Seq(1); s <= n; s++ {
+		c.Revokes = append(c.Revokes, watermark.RevokedRow{Conversation: group, Revoked: watermark.Revoked{Seq: s, At: int64(s)}})
+	}
+	for _, id := range []watermark.ConversationID{before, after} {
+		c = together(c, watermark.Change{Rows: texts(id, 1, 2)}, revokesOf(id, watermark.Revoked{Seq: 2, At: 5}))
+	}
+	write(t, h, c)
+	got := must(h.Peek(t.Context(), []watermark.Peek{
+		{Conversation: after, RevokedFrom: 1}, {Conversation: group, RevokedFrom: 1}, {Conversation: before, RevokedFrom: 1}, {Conversation: group, RevokedFrom: 51},
+		{Conversation: group, RevokedFrom: 52},
+	}))(t)
+	equal(t, "before", got[2].Revoked, []watermark.Seq{2})
+	equal(t, "after", got[0].Revoked, []watermark.Seq{2})
+	equal(t, "how many", []int{len(got[1].Revoked), len(got[3].Revoked), len(got[4].Revoked)},
+		[]int{watermark.MaxRevoked, watermark.MaxRevoked, watermark.MaxRevoked - 1})
 }

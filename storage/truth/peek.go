@@ -44,14 +44,14 @@ func (t *Truth) Peek(ctx context.Context, peeks []watermark.Peek) (out []waterma
 		return nil, fmt.Errorf("the tail gave %d answers for %d conversations", len(tail), len(peeks))
 	}
 	for i := range out {
-		add(&out[i], &tail[i])
+		add(&peeks[i], &out[i], &tail[i])
 	}
 	return out, nil
 }
 
 // add merges what the tail has into what history has. At one seq the row of
 // history stands, as in union.
-func add(p *watermark.Peeked, tail *watermark.TailPeek) {
+func add(a *watermark.Peek, p *watermark.Peeked, tail *watermark.TailPeek) {
 	if p.Last == nil {
 		p.Last = tail.Last
 	}
@@ -69,4 +69,12 @@ func add(p *watermark.Peeked, tail *watermark.TailPeek) {
 	slices.Sort(seqs)
 	seqs = slices.Compact(seqs)
 	p.Mentions = seqs[:min(len(seqs), watermark.MaxMentions)]
+	for seq, r := range tail.Revokes {
+		if a.RevokedFrom > 0 && r.At >= a.RevokedFrom {
+			p.Revoked = append(p.Revoked, seq)
+		}
+	}
+	slices.Sort(p.Revoked)
+	p.Revoked = slices.Compact(p.Revoked)
+	p.Revoked = p.Revoked[:min(len(p.Revoked), watermark.MaxRevoked)]
 }

@@ -293,7 +293,8 @@ func TestPeekIsTheLogs(t *testing.T) {
 			first := watermark.Seq(rapid.Int64Range(1, 6).Draw(rt, "first"))
 			peeks = append(peeks, watermark.Peek{
 				Conversation: c, User: rapid.SampledFrom(users).Draw(rt, "user"), Last: watermark.Seq(rapid.Int64Range(0, 9).Draw(rt, "last")),
-				Mentions: watermark.Intervals{{First: first, Last: first + 3}, {First: first + 6, Last: watermark.MaxSeq}},
+				Mentions:    watermark.Intervals{{First: first, Last: first + 3}, {First: first + 6, Last: watermark.MaxSeq}},
+				RevokedFrom: rapid.Int64Range(0, 6).Draw(rt, "revoked from"),
 			})
 		}
 		before := w.ends()
@@ -323,6 +324,9 @@ func (w *world) peekAt(p watermark.Peek, end int) (out watermark.Peeked) {
 		if slices.Contains(m.Mentions, p.User) && p.Mentions.Contains(m.Seq) {
 			out.Mentions = append(out.Mentions, m.Seq)
 		}
+		if m.Revoked != nil && p.RevokedFrom > 0 && m.Revoked.At >= p.RevokedFrom {
+			out.Revoked = append(out.Revoked, m.Seq)
+		}
 	}
 	return out
 }
@@ -338,6 +342,16 @@ func checkPeek(rt *rapid.T, p watermark.Peek, got, before, after watermark.Peeke
 	}
 	if !slices.IsSorted(got.Mentions) || len(slices.Compact(slices.Clone(got.Mentions))) != len(got.Mentions) {
 		rt.Errorf("%v: mentions %v", p, got.Mentions)
+	}
+	// A message that is revoked twice may be told of again, and one that the log
+	// does not have too.
+	for _, s := range before.Revoked {
+		if s >= low && !slices.Contains(got.Revoked, s) {
+			rt.Errorf("%v: the revoke of %d is missing in %v", p, s, got.Revoked)
+		}
+	}
+	if !slices.IsSorted(got.Revoked) || p.RevokedFrom == 0 && len(got.Revoked) > 0 {
+		rt.Errorf("%v: revoked %v", p, got.Revoked)
 	}
 	// A revoke may come in between, so a mention may be of before or of after.
 	for _, s := range got.Mentions {

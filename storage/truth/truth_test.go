@@ -87,9 +87,10 @@ func TestRevokeInTheTail(t *testing.T) {
 	w.script(group, first)
 	w.script(group, second, watermark.Revoked{Seq: 3, By: "bob", Time: 7})
 	w.appendAll()
+	first.At = 2 // of the log's records the second
 	want := []watermark.Message{
 		message(1, "ann", "a"), message(2, "ann", "b").Tombstone(first),
-		message(3, "ann", "c").Tombstone(watermark.Revoked{Seq: 3, By: "bob", Time: 7}),
+		message(3, "ann", "c").Tombstone(watermark.Revoked{Seq: 3, By: "bob", Time: 7, At: 3}),
 	}
 	for projected := range 4 {
 		if projected > 0 {
@@ -354,12 +355,12 @@ func TestPeekAppliesTheTailsRevokes(t *testing.T) {
 	w.appendAll()
 	w.project(t, partitionOf(group), 1, "never")
 	tr, _ := w.truth(t, 0)
-	got, err := tr.Peek(t.Context(), []watermark.Peek{{Conversation: group, User: "bob", Last: 3, Mentions: watermark.Intervals{whole}}})
+	got, err := tr.Peek(t.Context(), []watermark.Peek{{Conversation: group, User: "bob", Last: 3, Mentions: watermark.Intervals{whole}, RevokedFrom: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := run.Messages[2].Tombstone(watermark.Revoked{Seq: 3, By: "ann", Time: 5})
-	if d := diff([]watermark.Peeked{{Last: &gone, Mentions: []watermark.Seq{2}}}, got); d != "" {
+	gone := run.Messages[2].Tombstone(watermark.Revoked{Seq: 3, By: "ann", Time: 5, At: 2})
+	if d := diff([]watermark.Peeked{{Last: &gone, Mentions: []watermark.Seq{2}, Revoked: []watermark.Seq{1, 3}}}, got); d != "" {
 		t.Error(d)
 	}
 }

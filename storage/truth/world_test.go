@@ -111,6 +111,7 @@ func changeOf(batch []watermark.Record) (c watermark.Change) {
 					c.Rows = append(c.Rows, watermark.Row{Conversation: rec.Conversation, Message: m})
 				}
 			case watermark.Revoked:
+				e.At = rec.Offset + 1
 				c.Revokes = append(c.Revokes, watermark.RevokedRow{Conversation: rec.Conversation, Revoked: e})
 			}
 		}
@@ -353,6 +354,7 @@ func revokesOf(c watermark.ConversationID, records []watermark.Record, in waterm
 		for _, e := range rec.Events {
 			if r, ok := e.(watermark.Revoked); ok && rec.Conversation == c && in.Contains(r.Seq) {
 				if _, ok := out[r.Seq]; !ok {
+					r.At = rec.Offset + 1
 					out[r.Seq] = r
 				}
 			}

@@ -162,6 +162,11 @@ func storesBoard() board {
 				{title: "Decided", unit: "ops", about: "Accepted is a seq given; resent and again are duplicates.", queries: one(rate("tidemark_seqalloc_outcomes_total", "verdict"), "{{verdict}}")},
 				{title: "Script", unit: "ops", about: "Warm, or why a conversation was cold.", queries: one(rate("tidemark_seqalloc_calls_total", "result"), "{{result}}")},
 			}},
+			{"Redis's memory", []panel{
+				{title: "Of maxmemory", unit: "percentunit", about: "By master. A full one refuses writes, and messages wait; an alert comes at 75 %.",
+					queries: one("max by (server) (tidemark_hot_memory_used_bytes / (tidemark_hot_memory_limit_bytes > 0))", "{{server}}")},
+				{title: "Used", unit: "bytes", about: "By master.", queries: one("max by (server) (tidemark_hot_memory_used_bytes)", "{{server}}")},
+			}},
 			{"Kafka", []panel{
 				{title: "Appended", unit: "ops", about: "Records, by topic.", queries: one(rate("tidemark_pipeline_appended_records_total", "topic"), "{{topic}}")},
 				{title: "Bytes appended", unit: "Bps", about: "By topic.", queries: one(rate("tidemark_pipeline_appended_bytes_total", "topic"), "{{topic}}")},

@@ -726,7 +726,10 @@ type PushEvent struct {
 	//	*PushEvent_Repaired
 	//	*PushEvent_Policy
 	//	*PushEvent_Transient
-	Kind          isPushEvent_Kind `protobuf_oneof:"kind"`
+	Kind isPushEvent_Kind `protobuf_oneof:"kind"`
+	// The trace of the message, in the form of the W3C's traceparent; empty: none.
+	// A device that traces too begins its spans below it.
+	Traceparent   string `protobuf:"bytes,32,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -866,6 +869,13 @@ func (x *PushEvent) GetTransient() *Transient {
 		}
 	}
 	return nil
+}
+
+func (x *PushEvent) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
 }
 
 type isPushEvent_Kind interface {
@@ -1136,7 +1146,7 @@ const file_tidemark_v1_event_proto_rawDesc = "" +
 	"\x04from\x18\x02 \x01(\x03R\x04from\"\\\n" +
 	"\rPolicyChanged\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x121\n" +
-	"\x06policy\x18\x02 \x01(\x0e2\x19.tidemark.v1.UnreadPolicyR\x06policy\"\xc0\x04\n" +
+	"\x06policy\x18\x02 \x01(\x0e2\x19.tidemark.v1.UnreadPolicyR\x06policy\"\xe2\x04\n" +
 	"\tPushEvent\x12\"\n" +
 	"\fconversation\x18\x01 \x01(\tR\fconversation\x12\x17\n" +
 	"\amax_seq\x18\x02 \x01(\x03R\x06maxSeq\x12#\n" +
@@ -1151,7 +1161,8 @@ const file_tidemark_v1_event_proto_rawDesc = "" +
 	"\brepaired\x18\n" +
 	" \x01(\v2\x15.tidemark.v1.RepairedH\x00R\brepaired\x124\n" +
 	"\x06policy\x18\v \x01(\v2\x1a.tidemark.v1.PolicyChangedH\x00R\x06policy\x126\n" +
-	"\ttransient\x18\f \x01(\v2\x16.tidemark.v1.TransientH\x00R\ttransientB\x06\n" +
+	"\ttransient\x18\f \x01(\v2\x16.tidemark.v1.TransientH\x00R\ttransient\x12 \n" +
+	"\vtraceparent\x18  \x01(\tR\vtraceparentB\x06\n" +
 	"\x04kindJ\x04\b\r\x10 \"G\n" +
 	"\tTransient\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +

@@ -1156,7 +1156,13 @@ type ConversationEntry struct {
 	Mentions     int32 `protobuf:"varint,4,opt,name=mentions,proto3" json:"mentions,omitempty"`
 	MoreMentions bool  `protobuf:"varint,5,opt,name=more_mentions,json=moreMentions,proto3" json:"more_mentions,omitempty"`
 	// What the member set, "pinned" and "muted" among others.
-	Attributes    map[string]string `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Attributes map[string]string `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Seqs that were revoked since the version, or ever where there was none, and
+	// that the member can see, ascending, at most 1,000. What a device keeps of
+	// them it pulls again, and has tombstones. more_revoked: perhaps there are
+	// more, and everything that it keeps must be pulled again.
+	Revoked       []int64 `protobuf:"varint,7,rep,packed,name=revoked,proto3" json:"revoked,omitempty"`
+	MoreRevoked   bool    `protobuf:"varint,8,opt,name=more_revoked,json=moreRevoked,proto3" json:"more_revoked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1231,6 +1237,20 @@ func (x *ConversationEntry) GetAttributes() map[string]string {
 		return x.Attributes
 	}
 	return nil
+}
+
+func (x *ConversationEntry) GetRevoked() []int64 {
+	if x != nil {
+		return x.Revoked
+	}
+	return nil
+}
+
+func (x *ConversationEntry) GetMoreRevoked() bool {
+	if x != nil {
+		return x.MoreRevoked
+	}
+	return false
 }
 
 type WhoHasReadRequest struct {
@@ -2417,7 +2437,7 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\aversion\x18\x05 \x01(\tR\aversion\x12!\n" +
 	"\ftotal_unread\x18\x06 \x01(\x03R\vtotalUnread\x120\n" +
 	"\x14total_unread_unmuted\x18\a \x01(\x03R\x12totalUnreadUnmuted\x12/\n" +
-	"\x13total_conversations\x18\b \x01(\x03R\x12totalConversations\"\xe1\x02\n" +
+	"\x13total_conversations\x18\b \x01(\x03R\x12totalConversations\"\x9e\x03\n" +
 	"\x11ConversationEntry\x127\n" +
 	"\n" +
 	"watermarks\x18\x01 \x01(\v2\x17.tidemark.v1.WatermarksR\n" +
@@ -2428,7 +2448,9 @@ const file_tidemark_v1_sync_proto_rawDesc = "" +
 	"\rmore_mentions\x18\x05 \x01(\bR\fmoreMentions\x12N\n" +
 	"\n" +
 	"attributes\x18\x06 \x03(\v2..tidemark.v1.ConversationEntry.AttributesEntryR\n" +
-	"attributes\x1a=\n" +
+	"attributes\x12\x18\n" +
+	"\arevoked\x18\a \x03(\x03R\arevoked\x12!\n" +
+	"\fmore_revoked\x18\b \x01(\bR\vmoreRevoked\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x99\x01\n" +

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/tidemark-im/tidemark/consumers/tooffline"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
 )
 
 // Headers of a request.
@@ -192,6 +193,9 @@ func (s *Sender) Send(ctx context.Context, n *tooffline.Notification) error {
 	h.Set(HeaderIdem, n.ID)
 	h.Set(HeaderTimestamp, stamp)
 	h.Set(HeaderKeyID, s.cfg.KeyID)
+	if n.Trace.IsValid() {
+		h.Set(wire.HeaderTrace, wire.Traceparent(n.Trace))
+	}
 	h.Set(HeaderSignature, "v1,"+base64.StdEncoding.EncodeToString(sign(s.cfg.Secret, n.ID, stamp, body)))
 	resp, err := s.cfg.Client.Do(req)
 	if err != nil {

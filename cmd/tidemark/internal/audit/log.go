@@ -67,6 +67,7 @@ func (c *chunk) add(rec watermark.Record) {
 			}
 		case watermark.Revoked:
 			if _, ok := t.revokes[e.Seq]; !ok {
+				e.At = rec.Offset + 1
 				t.revokes[e.Seq] = e
 			}
 		case watermark.ReadAdvanced:

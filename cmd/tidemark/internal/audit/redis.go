@@ -82,7 +82,7 @@ type Server struct {
 func (s Server) call(conv watermark.ConversationID, what string, args ...any) keyspace.Call {
 	return keyspace.Call{
 		Script: lookScript, Keys: s.Space.Keys(conv, lookParts...),
-		Args: append([]any{s.Space.Incarnation, what}, args...),
+		Args: append([]any{s.Space.Incarnation, what}, args...), Asks: true,
 	}
 }
 

@@ -309,6 +309,11 @@ func (o *observer) fresh() {
 	o.skipped.Store(0)
 }
 
+// publishEvery is the least pause between two rounds of publishing. At 1,000
+// messages a second a round is of one or two, as they come from many senders;
+// more rounds would cost the generator and Kafka more than the system.
+const publishEvery = 2 * time.Millisecond
+
 // publish sends the load. It is never slowed down: what is late is sent at once.
 func (s *Session) publish(ctx context.Context, c *clock, first int64, late *hist, begin func() error) error {
 	var failed atomic.Pointer[error]
@@ -331,9 +336,9 @@ func (s *Session) publish(ctx context.Context, c *clock, first int64, late *hist
 			if err != nil {
 				return err
 			}
-			measured, number := c.measured(n), n
+			measured := c.measured(n)
 			if measured {
-				late.add(time.Since(c.intended(number)))
+				late.add(time.Since(at))
 			}
 			s.producer.Produce(ctx, record(out), func(_ *kgo.Record, err error) {
 				if err != nil {
@@ -351,7 +356,7 @@ func (s *Session) publish(ctx context.Context, c *clock, first int64, late *hist
 			return err
 		}
 		s.cfg.Progress(fmt.Sprintf("%.0f messages a second", c.rate), n-first, c.to-first)
-		pause.Reset(max(time.Until(c.intended(n)), 500*time.Microsecond))
+		pause.Reset(max(time.Until(c.intended(n)), publishEvery))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -109,6 +109,19 @@ func (w *world) member(conversation, k int) watermark.UserID {
 	return left((conversation*31 + k) % w.pool)
 }
 
+// membersOf gives all members of a group.
+func (w *world) membersOf(id watermark.ConversationID) []watermark.UserID {
+	n, err := strconv.Atoi(strings.TrimPrefix(string(id), string(watermark.GroupOf("g"))))
+	if err != nil {
+		return nil
+	}
+	out := make([]watermark.UserID, w.load.Members)
+	for k := range out {
+		out[k] = w.member(n, k)
+	}
+	return out
+}
+
 func left(n int) watermark.UserID  { return watermark.UserID("a" + strconv.Itoa(n)) }
 func right(n int) watermark.UserID { return watermark.UserID("b" + strconv.Itoa(n)) }
 

@@ -20,8 +20,16 @@ import (
 const (
 	// maxProbes bounds the messages that are looked for at once.
 	maxProbes = 512
-	// probeEvery is the pause between two looks for one of them.
+	// probeEvery is the least pause between two looks for one of them. The pause
+	// grows to an eighth of how old the message is: what a look finds is then late
+	// by an eighth at most, and a system that falls behind is not asked a thousand
+	// times a second for each message that it owes, which would be most of its work.
 	probeEvery = time.Millisecond
+	probeShare = 8
+	// followEvery is the pause between two looks at the log. What is seen is late by
+	// so much at most; without it the generator's fetches would be more than those of
+	// any role.
+	followEvery = 2 * time.Millisecond
 	// probeFor is how long one is looked for.
 	probeFor = 60 * time.Second
 	// longest is what a histogram can hold, in microseconds.
@@ -88,6 +96,8 @@ func (o *observer) follow(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
 	for {
 		fetches := c.PollFetches(ctx)
 		if ctx.Err() != nil {
@@ -113,6 +123,12 @@ func (o *observer) follow(ctx context.Context) error {
 		})
 		if failed != nil {
 			return failed
+		}
+		pause.Reset(followEvery)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return nil
 		}
 	}
 }
@@ -164,7 +180,7 @@ func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv waterm
 					h.add(time.Since(clock.intended(n)))
 					return
 				}
-				pause.Reset(probeEvery)
+				pause.Reset(max(probeEvery, time.Since(clock.intended(n))/probeShare))
 				select {
 				case <-ctx.Done():
 					o.gone.Add(1)
@@ -194,7 +210,7 @@ func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv waterm
 // subscribed.
 func (o *observer) listen(ctx context.Context, user watermark.UserID, ready func()) error {
 	var once sync.Once
-	live := client.WebSocket{URL: o.sys.gateway, User: user, Device: "bench-" + string(user)}
+	live := &client.WebSocket{URL: o.sys.gateway, User: user, Device: "bench-" + string(user)}
 	err := live.Stream(ctx, func() { once.Do(ready) }, func(e *tidemarkv1.PushEvent) {
 		clock := o.clock.Load()
 		n, ok := number(e.GetMessage().GetClientMessageId())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,14 @@ type StageConfig struct {
 	Stage string
 	// PerConversation is b: the messages of one conversation in a batch. 1..Batch.
 	PerConversation int
+	// Conversations of all partitions, which take turns: so many batches come before
+	// one gets its next messages. 0, or fewer than a batch has: those of a batch.
+	Conversations int
+	// Members of each conversation, which then is a group. 0: it is one of two users.
+	Members int
+	// Hot is the share of the records that goes to one conversation of each
+	// partition beside the others' turns, 0..1.
+	Hot float64
 	// Batch is the records of a batch, 1..100000; Batches how many each partition
 	// gets, at least 1. The first ones, which make conversations warm, do not
 	// count.
@@ -83,7 +92,13 @@ func (c *StageConfig) fill() error {
 	if c.Size < 1 || c.Size > maxSize {
 		errs = append(errs, fmt.Errorf("size must be within 1..%d, is %d", maxSize, c.Size))
 	}
-	if len(errs) == 0 && float64(c.Batch)*float64(c.Batches)*float64(c.Partitions)*float64(c.Size+200) > maxPrepared {
+	if c.Conversations < 0 || c.Conversations > maxConversations || c.Members < 0 || c.Members == 1 || c.Members > maxMemberships {
+		errs = append(errs, fmt.Errorf("conversations must be within 0..%d, members 0 or within 2..%d", maxConversations, maxMemberships))
+	}
+	if !(c.Hot >= 0 && c.Hot <= 1) {
+		errs = append(errs, fmt.Errorf("the share of a hot conversation must be within 0..1, is %g", c.Hot))
+	}
+	if len(errs) == 0 && float64(c.Batch)*float64(c.Batches+c.warm())*float64(c.Partitions)*float64(c.Size+200) > maxPrepared {
 		errs = append(errs, errors.New("so many records do not fit into memory beforehand; fewer batches"))
 	}
 	if c.Stage == "toredis" && c.Redis == nil {
@@ -126,8 +141,22 @@ func (c closing) Handle(ctx context.Context, r []wire.Record) (int64, error) {
 }
 func (c closing) Close() error { return c.stage.Close() }
 
-// warmBatches are handed in before a stage is measured.
+// warmBatches are handed in before a stage is measured, at least.
 const warmBatches = 2
+
+// warm is how many batches are: all conversations get a message.
+func (c *StageConfig) warm() int {
+	per := c.perBatch()
+	return max(warmBatches, (c.perPartition()+per-1)/per)
+}
+
+// perBatch is how many conversations have their turn in a batch.
+func (c *StageConfig) perBatch() int { return (c.Batch + c.PerConversation - 1) / c.PerConversation }
+
+// perPartition is how many there are.
+func (c *StageConfig) perPartition() int {
+	return max(c.perBatch(), (c.Conversations+c.Partitions-1)/c.Partitions)
+}
 
 // line is one partition of a stage, with what it is fed.
 type line struct {
@@ -163,14 +192,14 @@ func lines(ctx context.Context, cfg *StageConfig) (_ []*line, err error) {
 		}
 		l := &line{worker: w}
 		out = append(out, l)
-		if l.batches, err = prepare(cfg, int32(p), cfg.Batches+warmBatches); err != nil {
+		if l.batches, err = prepare(cfg, int32(p), cfg.Batches+cfg.warm()); err != nil {
 			return nil, err
 		}
-		warm := line{w, l.batches[:warmBatches]}
+		warm := line{w, l.batches[:cfg.warm()]}
 		if err := warm.run(ctx); err != nil {
 			return nil, err
 		}
-		l.batches = l.batches[warmBatches:]
+		l.batches = l.batches[cfg.warm():]
 		cfg.Progress("preparing", int64(p+1), int64(cfg.Partitions))
 	}
 	return out, nil
@@ -249,7 +278,7 @@ func stageReport(cfg *StageConfig, before, after *snapshot, taken time.Duration)
 // stageOf gives what makes the workers of a stage.
 func stageOf(cfg *StageConfig) (func(partition int32) (worker, error), error) {
 	quiet := slog.New(slog.DiscardHandler)
-	none := nothing{cfg.Calls}
+	none := nothing{cfg.Calls, cfg.people()}
 	var h *hot.Hot
 	var alloc *seqalloc.Allocator
 	if cfg.Redis != nil {
@@ -297,10 +326,13 @@ func stageOf(cfg *StageConfig) (func(partition int32) (worker, error), error) {
 }
 
 // nothing is all that a stage works with and that keeps nothing.
-type nothing struct{ calls *Calls }
+type nothing struct {
+	calls *Calls
+	world *world
+}
 
-// Load implements the stages' Truth: nobody knows anything, for sure.
-func (nothing) Load(_ context.Context, wants []watermark.Want) ([]*watermark.State, error) {
+// Load implements the stages' Truth: nobody knows of any message, for sure.
+func (n nothing) Load(_ context.Context, wants []watermark.Want) ([]*watermark.State, error) {
 	out := make([]*watermark.State, len(wants))
 	for i, w := range wants {
 		out[i] = watermark.NewState(w.Conversation)
@@ -308,6 +340,10 @@ func (nothing) Load(_ context.Context, wants []watermark.Want) ([]*watermark.Sta
 		if a, b, ok := w.Conversation.Users(); ok {
 			out[i].MergeMember(watermark.Member{User: a})
 			out[i].MergeMember(watermark.Member{User: b})
+			continue
+		}
+		for _, u := range n.world.membersOf(w.Conversation) {
+			out[i].MergeMember(watermark.Member{User: u, Version: 1, LastMembership: 1, Memberships: []watermark.Membership{{Number: 1}}})
 		}
 	}
 	return out, nil
@@ -369,22 +405,23 @@ const topicID = "AAAAAAAAAAAAAAAAAAAAAA"
 // prepare makes the batches of one partition, beforehand: making them is no
 // part of the stage.
 func prepare(cfg *StageConfig, partition int32, batches int) ([][]wire.Record, error) {
-	per := (cfg.Batch + cfg.PerConversation - 1) / cfg.PerConversation
+	w := cfg.people()
 	var convs []int
-	w := newWorld(Load{Conversations: 1, Size: cfg.Size, Seed: 1})
-	w.side = 1_000_003 // the second user then is the same for all
-	for i := 0; len(convs) < per; i++ {
+	for i := 0; len(convs) < cfg.perPartition(); i++ {
 		id, _, _ := w.conversation(i)
 		if wire.PartitionOf(string(id), int32(cfg.Partitions)) == partition {
 			convs = append(convs, i)
 		}
 	}
 	out := make([][]wire.Record, batches)
-	seqs := make([]watermark.Seq, per)
+	seqs := make([]watermark.Seq, len(convs))
 	n := int64(0)
 	for b := range out {
 		for i := 0; i < cfg.Batch; i++ {
-			k := i / cfg.PerConversation
+			k := (b*cfg.perBatch() + i/cfg.PerConversation) % len(convs)
+			if math.Floor(float64(n+1)*cfg.Hot) > math.Floor(float64(n)*cfg.Hot) {
+				k = 0
+			}
 			rec, err := stageRecord(cfg.Stage, w, n, convs[k], seqs[k]+1)
 			if err != nil {
 				return nil, err
@@ -396,6 +433,13 @@ func prepare(cfg *StageConfig, partition int32, batches int) ([][]wire.Record, e
 		}
 	}
 	return out, nil
+}
+
+// people are those of a stage's conversations.
+func (c *StageConfig) people() *world {
+	w := newWorld(Load{Conversations: 1, Members: c.Members, Size: c.Size, Seed: 1})
+	w.side = 1_000_003 // the second user of two then is the same for all
+	return w
 }
 
 // stageRecord makes one record of the topic that a stage reads.

@@ -103,6 +103,7 @@ func redisOptions(r config.Redis) (*redis.UniversalOptions, error) {
 	return &redis.UniversalOptions{
 		Addrs: r.Addresses, MasterName: r.Master, Username: r.Username, Password: r.Password, DB: r.DB, TLSConfig: t,
 		MaxRetries: 1, DialerRetries: 1,
+		ReadTimeout: r.Timeout, WriteTimeout: r.Timeout, PoolSize: r.PoolSize,
 	}, nil
 }
 

@@ -95,7 +95,11 @@ func checkRedis(ctx context.Context, c Config) (string, error) {
 	if err := h.CheckServer(ctx); err != nil {
 		return "", fmt.Errorf("%s: %w", c.Redis.Addresses, err)
 	}
-	return "answers, and evicts nothing", nil
+	memory, err := h.Memory(ctx)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", c.Redis.Addresses, err)
+	}
+	return describeMemory(memory), nil
 }
 
 func checkHistory(ctx context.Context, c Config) (detail string, err error) {

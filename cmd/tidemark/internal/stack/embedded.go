@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/internal/devcluster"
@@ -58,6 +59,9 @@ func StartEmbedded(e EmbeddedConfig) (*Embedded, error) {
 		cfg.Kafka.Partitions = 4
 	}
 	cfg.Redis.Addresses, cfg.Redis.Incarnation = []string{cluster.RedisAddr()}, cluster.Incarnation()
+	// In this process Redis is slow when everything is, which is no reason to give
+	// it up.
+	cfg.Redis.Timeout = max(cfg.Redis.Timeout, 30*time.Second)
 	cfg.History.Backend, cfg.History.Path = "sqlite", ""
 	if e.DataDir != "" {
 		cfg.History.Path = filepath.Join(e.DataDir, "history.db")

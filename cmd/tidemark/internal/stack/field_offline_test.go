@@ -45,6 +45,7 @@ type hook struct {
 	last   map[string]webhook.Data
 	calls  int
 	faults []error
+	traces []string // what the requests belong to
 }
 
 func newHook(t *testing.T) *hook {
@@ -55,6 +56,7 @@ func newHook(t *testing.T) *hook {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.calls++
+		h.traces = append(h.traces, r.Header.Get("traceparent"))
 		e, verr := v.Verify(r.Header, body)
 		if err := errors.Join(err, verr); err != nil {
 			h.faults = append(h.faults, err)

@@ -173,7 +173,7 @@ func (s *Stack) assembleOffline() error {
 			DeadLetters: s.producer, DeadLetter: s.kafka.Topics().DeadLetter,
 			Delay: delay, Preview: t.Preview, MaxAge: t.MaxAge, Tries: t.Tries, Concurrency: t.Concurrency, Timeout: t.Timeout, MaxPending: t.MaxPending,
 			FirstPause: t.FirstPause, LongestPause: t.LongestPause, MaxRetryAfter: t.MaxRetryAfter, BreakerAfter: t.BreakerAfter, BreakerPause: t.BreakerPause,
-			Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
+			Tracer: s.tracing.Tracer(), Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 		})
 		if err != nil {
 			return err

@@ -5,17 +5,24 @@ import (
 	"errors"
 	"fmt"
 
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/tidemark-im/tidemark/api/convert"
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/consumers/topush"
 	"github.com/tidemark-im/tidemark/gateway"
 	"github.com/tidemark-im/tidemark/internal/access"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/storage/truth"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
 // deliverer turns what toPush decided into what devices read.
-type deliverer struct{ gateway *gateway.Gateway }
+type deliverer struct {
+	gateway *gateway.Gateway
+	tracer  trace.Tracer // nil: nothing is traced
+}
 
 var reaches = map[topush.Reach]gateway.Reach{
 	topush.ToUsers: gateway.ToUsers, topush.ToCrowd: gateway.ToCrowd,
@@ -24,18 +31,56 @@ var reaches = map[topush.Reach]gateway.Reach{
 
 func (d deliverer) Deliver(ctx context.Context, deliveries []topush.Delivery) error {
 	out := make([]gateway.Delivery, 0, len(deliveries))
+	spans := pushSpans{tracer: d.tracer}
 	for _, x := range deliveries {
 		event := &tidemarkv1.PushEvent{Conversation: string(x.Conversation)}
 		if x.Event != nil {
 			event = convert.PushEvent(x.Conversation, x.Event)
 		}
+		event.Traceparent = spans.of(x.Trace)
 		event.MaxSeq, event.RepairNumber, event.RepairFrom = int64(x.Max), x.Repair.Number, int64(x.Repair.From)
 		out = append(out, gateway.Delivery{
 			Reach: reaches[x.Reach], Users: x.Users, Event: event, Place: gateway.Place(x.Place),
 			ExceptUser: x.ExceptUser, ExceptDevice: x.ExceptDevice,
 		})
 	}
-	return d.gateway.Deliver(ctx, out)
+	err := d.gateway.Deliver(ctx, out)
+	spans.end(err)
+	return err
+}
+
+// pushSpans are those of one hand-off: one for each traced message, however many
+// deliveries it takes.
+type pushSpans struct {
+	tracer trace.Tracer
+	spans  map[trace.SpanID]trace.Span // by what they are below
+}
+
+// of gives what a device is told of the trace of a message: the span of its
+// push, so that what the device makes of it belongs below. Empty: none.
+func (p *pushSpans) of(parent trace.SpanContext) string {
+	if !parent.IsValid() || p.tracer == nil {
+		return wire.Traceparent(parent)
+	}
+	span := p.spans[parent.SpanID()]
+	if span == nil {
+		if p.spans == nil {
+			p.spans = make(map[trace.SpanID]trace.Span)
+		}
+		// What a message belongs to came with its record, not with the call.
+		_, span = p.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "push", trace.WithSpanKind(trace.SpanKindProducer))
+		p.spans[parent.SpanID()] = span
+	}
+	return wire.Traceparent(span.SpanContext())
+}
+
+func (p *pushSpans) end(err error) {
+	for _, s := range p.spans {
+		if err != nil {
+			s.SetStatus(codes.Error, err.Error())
+		}
+		s.End()
+	}
 }
 
 // members lets the gateway read who is in a conversation.

@@ -103,7 +103,7 @@ func (s *Stack) toPushPart() (*part, error) {
 		return nil, err
 	}
 	push, err := topush.New(topush.Config{
-		Truth: s.truth, Marks: s.hot, Deliverer: deliverer{s.gateway}, Offline: offline, OfflineMembers: s.cfg.ToOffline.MentionOnlyAbove,
+		Truth: s.truth, Marks: s.hot, Deliverer: deliverer{s.gateway, s.tracing.Tracer()}, Offline: offline, OfflineMembers: s.cfg.ToOffline.MentionOnlyAbove,
 		CacheMembers: s.cfg.ToPush.CacheMembers, MaxAge: s.cfg.ToPush.MaxAge,
 		Crowds: s.hot, CrowdAbove: s.cfg.ToPush.CrowdAbove, CrowdBelow: s.cfg.ToPush.CrowdBelow,
 		Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
@@ -114,9 +114,19 @@ func (s *Stack) toPushPart() (*part, error) {
 	return s.groupPart(ToPush, s.kafka.Topics().Sequenced, 0, laneEvery, func(p int32) (pipeline.Stage, error) { return push.Stage(p) })
 }
 
+// fetchEvery is the least time between two fetches, where it is not the group's
+// default. What it costs to take a message falls with the messages of a batch: in
+// toMongo from 370 us for one to 90 for twelve, since a transaction has its
+// sync and its pages. Nobody waits for history, as pulls see the hot log and the
+// tail, and a push may be a blink later than a pull.
+var fetchEvery = map[Role]time.Duration{
+	ToMongo: 50 * time.Millisecond,
+	ToPush:  10 * time.Millisecond,
+}
+
 func (s *Stack) groupPart(r Role, topic string, maxBatch int, flushEvery time.Duration, stage func(int32) (pipeline.Stage, error)) (*part, error) {
 	g, err := pipeline.NewGroup(pipeline.GroupConfig{
-		Config: s.kafka, Group: s.group(r), Topic: topic, DeadLetters: s.producer,
+		Config: s.kafka, Group: s.group(r), Topic: topic, DeadLetters: s.producer, FetchEvery: fetchEvery[r],
 		MaxBatch: maxBatch, FlushEvery: flushEvery,
 		History: s.history, Projects: r == ToMongo, Origins: r == ToRedis, OnLost: pipeline.OnLost(s.cfg.Kafka.OnLostOffsets),
 		NewStage: func(_ context.Context, c pipeline.Claim) (pipeline.Stage, error) { return stage(c.Partition) },

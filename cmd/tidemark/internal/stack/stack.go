@@ -226,7 +226,11 @@ func (s *Stack) openRedis(ctx context.Context) (err error) {
 		if err := s.hot.CheckServer(ctx); err != nil {
 			return fmt.Errorf("redis at %s: %w", s.cfg.Redis.Addresses, err)
 		}
-		return nil
+		memory, err := s.hot.Memory(ctx)
+		if err == nil {
+			s.warnOfMemory(memory)
+		}
+		return err
 	})
 }
 
@@ -330,6 +334,9 @@ func (s *Stack) assemble(context.Context) error {
 			s.showServing(r, p)
 		}
 		s.parts = append(s.parts, p)
+	}
+	if s.runs(ToRedis) {
+		s.parts = append(s.parts, s.memoryPart())
 	}
 	if s.tailLength != nil {
 		s.parts = append(s.parts, newPart("length of the tail", s.tailLength.Run))

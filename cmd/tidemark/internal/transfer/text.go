@@ -50,7 +50,7 @@ func rowText(r *watermark.StoredRow, as standing) text {
 	}
 	t.str(m.Kind, m.Device, string(m.Body))
 	if m.Revoked != nil {
-		t.num(int64(m.Revoked.Seq), m.Revoked.Time)
+		t.num(int64(m.Revoked.Seq), m.Revoked.Time, m.Revoked.At)
 		t.str(string(m.Revoked.By))
 	}
 	return t

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"testing"
 
@@ -154,7 +155,7 @@ func (r redis) Heads(_ context.Context, convs []wm.ConversationID) ([]audit.Head
 func (r redis) Conversations(context.Context) iter.Seq2[[]wm.ConversationID, error] {
 	return func(yield func([]wm.ConversationID, error) bool) {
 		if len(r.held) > 0 {
-			yield(r.held, nil)
+			yield(slices.Clone(r.held), nil)
 		}
 	}
 }

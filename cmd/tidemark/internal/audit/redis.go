@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -73,7 +71,6 @@ var lookParts = []keyspace.Part{keyspace.Meta, keyspace.Log, keyspace.Revoked, k
 // Server reads a real Redis.
 type Server struct {
 	Runner *keyspace.Runner
-	Client redis.UniversalClient // the same Redis
 	Space  keyspace.Space
 	// Decode reads a message as the hot log holds it.
 	Decode func(seq watermark.Seq, header, body []byte) (watermark.Message, error)

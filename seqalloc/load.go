@@ -28,6 +28,7 @@ func (a *Allocator) Begin(ctx context.Context, convs []watermark.ConversationID)
 			Script: a.begin,
 			Keys:   a.space.Keys(c, parts...),
 			Args:   []any{a.space.Incarnation, a.space.ExpirySeconds(), tokens[i]},
+			Asks:   true,
 		}
 	}
 	var errs []error
@@ -56,6 +57,7 @@ func (a *Allocator) Install(ctx context.Context, loaded []Loaded) ([]bool, error
 			Script: a.install,
 			Keys:   a.space.Keys(l.State.ID, parts...),
 			Args:   a.installArgs(l, now),
+			Asks:   true,
 		}
 	}
 	installed := make([]bool, len(loaded))

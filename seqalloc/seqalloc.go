@@ -192,7 +192,7 @@ func (a *Allocator) calls(batches []watermark.Batch) []keyspace.Call {
 	keys := a.space.AllKeys(convs, parts)
 	from := 0
 	for i, end := range ends {
-		calls[i] = keyspace.Call{Script: a.malloc, Keys: keys[i], Args: args.words[from:end:end]}
+		calls[i] = keyspace.Call{Script: a.malloc, Keys: keys[i], Args: args.words[from:end:end], Asks: true}
 		from = end
 	}
 	return calls

@@ -7,6 +7,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -49,6 +52,23 @@ type Call struct {
 	Script *Script
 	Keys   []string
 	Args   []any // strings, byte slices and integers, or pointers to strings and integers
+	// Asks tells that the first of Args is the incarnation, where "" stands for
+	// the server's own. Such a call must be one that may be repeated.
+	Asks bool
+}
+
+// asks tells whether the script would ask the server for its token.
+func (c *Call) asks() bool {
+	if !c.Asks || len(c.Args) == 0 {
+		return false
+	}
+	switch given := c.Args[0].(type) {
+	case string:
+		return given == ""
+	case *string:
+		return *given == ""
+	}
+	return false
 }
 
 // Result is what a call gave: nil, int64, string, or []any of these.
@@ -60,10 +80,17 @@ type Result struct {
 // Runner runs scripts on a single Redis, one behind Sentinel, or a Cluster.
 type Runner struct {
 	client redis.UniversalClient
+	// A pipeline of one goes over one connection, to one server.
+	single bool
+	// known is the token of the server that answered last; nil: none did.
+	known atomic.Pointer[string]
 }
 
 // NewRunner gives a runner on client.
-func NewRunner(client redis.UniversalClient) *Runner { return &Runner{client: client} }
+func NewRunner(client redis.UniversalClient) *Runner {
+	_, single := client.(*redis.Client)
+	return &Runner{client: client, single: single}
+}
 
 // Run runs all calls in one pipeline (one for every 1,000) and gives one
 // result for each, in order. The calls are independent: one may fail and
@@ -71,6 +98,16 @@ func NewRunner(client redis.UniversalClient) *Runner { return &Runner{client: cl
 //
 // A server that does not know a script is taught it, and only the calls that
 // it turned down are sent again.
+//
+// Calls that ask for the server's token are not left to ask by themselves, which
+// costs a fifth of their time: they are told the one that is known, and the server
+// is asked once, behind all of them. Only one server is ever a master under a
+// token, for one stretch of time, since it makes a new one whenever it is started
+// or promoted. So a master that still has behind the calls the token that was
+// known before them had it meanwhile. Where it has another one nothing that was
+// answered counts, and the same calls are sent again to ask by themselves; what
+// they wrote under the old token is believed no more. On a Cluster, whose nodes
+// have a token each, every call asks.
 func (r *Runner) Run(ctx context.Context, calls []Call) []Result {
 	results := make([]Result, len(calls))
 	for first := 0; first < len(calls); first += pipelineCalls {
@@ -109,9 +146,31 @@ func (r *Runner) run(ctx context.Context, calls []Call, results []Result) {
 	r.pipeline(ctx, calls, todo, results, eval)
 }
 
-// pipeline sends the calls named by todo and gives those whose script the
-// server did not know.
+// pipeline runs the calls named by todo and gives those whose script the server
+// did not know.
 func (r *Runner) pipeline(ctx context.Context, calls []Call, todo []int, results []Result, command string) []int {
+	asks := r.single && slices.ContainsFunc(todo, func(i int) bool { return calls[i].asks() })
+	if !asks {
+		unknown, _ := r.send(ctx, calls, todo, results, command, nil)
+		return unknown
+	}
+	unsaid := ""
+	token := r.known.Load()
+	if token == nil {
+		token = &unsaid
+	}
+	unknown, stands := r.send(ctx, calls, todo, results, command, token)
+	if stands {
+		return unknown
+	}
+	unknown, _ = r.send(ctx, calls, todo, results, command, &unsaid)
+	return unknown
+}
+
+// send sends the calls named by todo and gives those whose script the server did
+// not know. Where token is not nil the calls that ask are told it; stands tells
+// whether what they answered counts.
+func (r *Runner) send(ctx context.Context, calls []Call, todo []int, results []Result, command string, token *string) (unknown []int, stands bool) {
 	pipe := r.client.Pipeline()
 	size := 0
 	for _, i := range todo {
@@ -121,17 +180,30 @@ func (r *Runner) pipeline(ctx context.Context, calls []Call, todo []int, results
 	cmds := make([]*redis.Cmd, len(todo))
 	for k, i := range todo {
 		from := len(args)
-		args = calls[i].words(args, command)
+		args = calls[i].words(args, command, token)
 		cmds[k] = redis.NewCmd(ctx, args[from:len(args):len(args)]...)
 		if len(calls[i].Keys) > 0 {
 			cmds[k].SetFirstKeyPos(3)
 		}
 		_ = pipe.Process(ctx, cmds[k]) // it is put into the pipeline, which cannot fail
 	}
+	var info *redis.StringCmd
+	if token != nil {
+		info = pipe.Info(ctx, "replication")
+	}
 	_, execErr := pipe.Exec(ctx)
-	var unknown []int
+	var untold error
+	stands = true
+	if info != nil {
+		var now string
+		now, untold = r.learn(info)
+		stands = untold != nil || *token == "" || now == *token
+	}
 	for k, i := range todo {
 		value, err := cmds[k].Result()
+		if untold != nil && *token != "" && calls[i].asks() && !redis.HasErrorPrefix(err, "NOSCRIPT") {
+			err = untold
+		}
 		switch {
 		case errors.Is(err, redis.Nil):
 			results[i] = Result{}
@@ -147,7 +219,26 @@ func (r *Runner) pipeline(ctx context.Context, calls []Call, todo []int, results
 			results[i] = Result{Value: value}
 		}
 	}
-	return unknown
+	return unknown, stands
+}
+
+// learn reads the token that a master says it has. Of others, and where there is
+// none, nothing is known.
+func (r *Runner) learn(info *redis.StringCmd) (token string, err error) {
+	text, err := info.Result()
+	if err != nil {
+		return "", err
+	}
+	if _, rest, ok := strings.Cut(text, "master_replid:"); ok && strings.Contains(text, "role:master\r\n") {
+		token, _, _ = strings.Cut(rest, "\r\n")
+	}
+	switch known := r.known.Load(); {
+	case token == "":
+		r.known.Store(nil)
+	case known == nil || *known != token:
+		r.known.Store(&token)
+	}
+	return token, nil
 }
 
 // The commands that call a script, by its hash or by its text.
@@ -158,10 +249,13 @@ const (
 
 // words appends the words of a call. Those that stand somewhere are pointed to,
 // since a word that is handed over by value costs an allocation.
-func (c *Call) words(args []any, command string) []any {
+func (c *Call) words(args []any, command string, token *string) []any {
 	args = append(args, command, c.Script.text(command), len(c.Keys))
 	for i := range c.Keys {
 		args = append(args, &c.Keys[i])
+	}
+	if token != nil && c.asks() {
+		return append(append(args, token), c.Args[1:]...)
 	}
 	return append(args, c.Args...)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/google/go-cmp/cmp"
@@ -28,7 +29,7 @@ func onEachRedis(t *testing.T, f func(t *testing.T, client redis.UniversalClient
 	}
 	for name, addr := range addrs {
 		t.Run(name, func(t *testing.T) {
-			client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: strings.Split(addr, ","), MaxRetries: -1, DialerRetries: 1})
+			client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: strings.Split(addr, ","), MaxRetries: -1, DialerRetries: 1, ReadTimeout: time.Minute})
 			t.Cleanup(func() { _ = client.Close() })
 			f(t, client)
 		})

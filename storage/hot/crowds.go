@@ -98,7 +98,7 @@ func (h *Hot) StandingCrowds(ctx context.Context, convs []watermark.Conversation
 func (h *Hot) crowd(ctx context.Context, convs []watermark.ConversationID, do string, ms int64) ([]time.Duration, error) {
 	calls := make([]keyspace.Call, len(convs))
 	for i, c := range convs {
-		calls[i] = keyspace.Call{Script: crowdScript, Keys: []string{h.space.CrowdKey(c)}, Args: []any{h.space.Incarnation, do, ms}}
+		calls[i] = keyspace.Call{Script: crowdScript, Keys: []string{h.space.CrowdKey(c)}, Args: []any{h.space.Incarnation, do, ms}, Asks: true}
 	}
 	left := make([]time.Duration, len(convs))
 	for i, res := range h.runner.Run(ctx, calls) {

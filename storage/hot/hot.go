@@ -160,7 +160,7 @@ var sharedExpiry = []keyspace.Part{
 func (h *Hot) call(s *keyspace.Script, conv watermark.ConversationID, parts []keyspace.Part, args ...any) keyspace.Call {
 	return keyspace.Call{
 		Script: s, Keys: h.space.Keys(conv, parts...),
-		Args: append([]any{h.space.Incarnation}, args...),
+		Args: append([]any{h.space.Incarnation}, args...), Asks: true,
 	}
 }
 

@@ -27,7 +27,7 @@ func TestStagesAskForWhatTheyMust(t *testing.T) {
 				clear(asked.commands)
 				asked.trips = 0
 			})
-			equal(t, "commands", asked.commands, map[string]int{"evalsha": batches * convs, "zadd": batches, "zscore": batches})
+			equal(t, "commands", asked.commands, map[string]int{"evalsha": batches * convs, "info": batches, "zadd": batches, "zscore": batches})
 			equal(t, "round trips", asked.trips, 2*batches) // the script, the batch's place
 			equal(t, "records", calls.Records.Load(), batches*int64(convs))
 			equal(t, "appends", calls.Appends.Load(), batches)

@@ -128,32 +128,46 @@ func (h *Hot) WatchMemory(ctx context.Context, every time.Duration) error {
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	var shown map[string]Memory
 	for {
+		now := make(map[string]Memory)
 		all, err := h.Memory(ctx)
-		if err != nil {
-			all = nil // counted, and the roles say it
+		if err == nil { // else it is counted, and the roles say it
+			for _, m := range all {
+				now[m.Server] = m
+			}
 		}
-		h.metrics.showMemory(all)
+		h.metrics.showMemory(shown, now)
+		shown = now
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			h.metrics.showMemory(nil)
+			h.metrics.showMemory(shown, nil)
 			return nil
 		}
 	}
 }
 
-func (m *metrics) showMemory(all []Memory) {
-	m.memoryUsed.Reset()
-	m.memoryLimit.Reset()
-	m.eviction.Reset()
-	for _, x := range all {
+// showMemory shows now in the place of shown. What stays is never absent in
+// between, whenever it is scraped.
+func (m *metrics) showMemory(shown, now map[string]Memory) {
+	for server, x := range now {
 		if x.Used >= 0 {
-			m.memoryUsed.WithLabelValues(x.Server).Set(float64(x.Used))
-			m.memoryLimit.WithLabelValues(x.Server).Set(float64(x.Limit))
+			m.memoryUsed.WithLabelValues(server).Set(float64(x.Used))
+			m.memoryLimit.WithLabelValues(server).Set(float64(x.Limit))
 		}
 		if x.Policy != "" {
-			m.eviction.WithLabelValues(x.Server, x.Policy).Set(1)
+			m.eviction.WithLabelValues(server, x.Policy).Set(1)
+		}
+	}
+	for server, old := range shown {
+		x, ok := now[server]
+		if !ok || x.Used < 0 {
+			m.memoryUsed.DeleteLabelValues(server)
+			m.memoryLimit.DeleteLabelValues(server)
+		}
+		if !ok || x.Policy != old.Policy {
+			m.eviction.DeleteLabelValues(server, old.Policy)
 		}
 	}
 }

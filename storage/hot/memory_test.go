@@ -66,12 +66,13 @@ func (e *env) watchMemory(until ...func() bool) {
 	ctx, stop := context.WithCancel(e.tb.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- e.WatchMemory(ctx, time.Millisecond) }()
+wait:
 	for i, holds := range until {
 		deadline := time.Now().Add(time.Minute)
 		for !holds() {
 			if time.Now().After(deadline) {
 				e.tb.Errorf("condition %d does not come", i)
-				break
+				break wait
 			}
 			// The watcher is to have the processor.
 			select {

@@ -41,6 +41,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -69,6 +70,11 @@ type Service interface {
 // event that follows, and reconnects by itself. WebSocket makes one.
 type Live interface {
 	Stream(ctx context.Context, connected func(), event func(*tidemarkv1.PushEvent)) error
+}
+
+// Passer is a Live that passes on what is only worth telling now.
+type Passer interface {
+	Pass(ctx context.Context, conversation, kind string, data json.RawMessage) error
 }
 
 // Numbers is what a client keeps of one conversation.
@@ -128,7 +134,8 @@ type Config struct {
 	// OnConversation, if set, sees each entry of the list that changed, whole;
 	// listed tells whether it stands in the list. An entry may come again.
 	OnConversation func(ctx context.Context, e *tidemarkv1.ConversationEntry, listed bool) error
-	// OnEvent, if set, sees every other event: reads, revokes, windows.
+	// OnEvent, if set, sees every other event: reads, revokes, windows, and what
+	// Typing and SendTransient of others pass on.
 	OnEvent func(context.Context, *tidemarkv1.PushEvent) error
 	// OnSent, if set, sees what became of a message of Send, once, or again after
 	// a restart. It may come before or after the message itself.
@@ -308,6 +315,31 @@ func (c *Client) Acknowledge(ctx context.Context, conversation string, seq int64
 		return 0, 0, fmt.Errorf("client: acknowledge %s: %w", conversation, err)
 	}
 	return res.GetReadSeq(), res.GetUnread(), nil
+}
+
+// KindTyping is the kind of transient event that says that somebody types.
+const KindTyping = "typing"
+
+// Typing tells the other members of a conversation who are connected that the
+// user types. Say it again every few seconds while it is so: nothing is kept of
+// it, it may be lost, and it comes to them as an event of KindTyping.
+func (c *Client) Typing(ctx context.Context, conversation string) error {
+	return c.SendTransient(ctx, conversation, KindTyping, nil)
+}
+
+// SendTransient passes an event on to the other members of a conversation who
+// are connected. kind is 1 to 32 bytes of A-Z a-z 0-9 . _ -, data at most 1 KiB of
+// JSON, or nil. It returns ErrNotConnected, wrapped, while there is no connection;
+// nothing is tried again, since it would come too late.
+func (c *Client) SendTransient(ctx context.Context, conversation, kind string, data json.RawMessage) error {
+	p, ok := c.cfg.Live.(Passer)
+	if !ok {
+		return fmt.Errorf("client: pass %s to %s: %w", kind, conversation, ErrNotConnected)
+	}
+	if err := p.Pass(ctx, conversation, kind, data); err != nil {
+		return fmt.Errorf("client: pass %s to %s: %w", kind, conversation, err)
+	}
+	return nil
 }
 
 // settled turns the end of ctx into a clean end.

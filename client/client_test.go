@@ -20,6 +20,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if asNode() {
+		return
+	}
 	goleak.VerifyTestMain(m,
 		// The drivers' own, which end by themselves within seconds: the wait for an
 		// answer on a connection that broke, and a node that tidies up.

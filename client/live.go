@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	centrifugo "github.com/centrifugal/centrifuge-go"
@@ -15,7 +17,12 @@ import (
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
-// WebSocket is a Live over the gateway's WebSocket.
+// ErrNotConnected is returned, wrapped, by what needs a connection when there is
+// none.
+var ErrNotConnected = errors.New("not connected to the gateway")
+
+// WebSocket is a Live and a Passer over the gateway's WebSocket. It must not be
+// copied after its first use.
 type WebSocket struct {
 	// URL is the gateway's, for example
 	// ws://127.0.0.1:8081/connection/websocket. Required.
@@ -33,6 +40,8 @@ type WebSocket struct {
 	// reason, and Back when it stands again. Calls come one at a time.
 	Lost func(reason string)
 	Back func()
+
+	conn atomic.Pointer[centrifugo.Client] // of the Stream that runs
 }
 
 // How long a connection may take to stand, and a frame to be written, on a slow
@@ -44,7 +53,7 @@ const (
 
 // Stream implements Live. It returns an error only when the gateway refuses
 // the connection for good.
-func (w WebSocket) Stream(ctx context.Context, connected func(), event func(*tidemarkv1.PushEvent)) error {
+func (w *WebSocket) Stream(ctx context.Context, connected func(), event func(*tidemarkv1.PushEvent)) error {
 	who, err := json.Marshal(map[string]string{"user": string(w.User), "device": w.Device})
 	if err != nil {
 		return fmt.Errorf("client: encode connect data: %w", err)
@@ -54,7 +63,11 @@ func (w WebSocket) Stream(ctx context.Context, connected func(), event func(*tid
 		cfg.GetToken = func(centrifugo.ConnectionTokenEvent) (string, error) { return w.Token(ctx) }
 	}
 	c := centrifugo.NewJsonClient(w.URL, cfg)
-	defer c.Close()
+	w.conn.Store(c)
+	defer func() {
+		w.conn.CompareAndSwap(c, nil)
+		c.Close()
+	}()
 	refused := make(chan error, 1)
 	c.OnDisconnected(func(e centrifugo.DisconnectedEvent) {
 		select {
@@ -92,7 +105,7 @@ func (w WebSocket) Stream(ctx context.Context, connected func(), event func(*tid
 
 // tellLost calls Lost and Back. The driver tells of the first connect alike,
 // and its handlers run one at a time.
-func (w WebSocket) tellLost(c *centrifugo.Client) {
+func (w *WebSocket) tellLost(c *centrifugo.Client) {
 	stood, lost := false, false
 	c.OnConnecting(func(e centrifugo.ConnectingEvent) {
 		if stood && !lost {
@@ -108,4 +121,24 @@ func (w WebSocket) tellLost(c *centrifugo.Client) {
 		}
 		stood, lost = true, false
 	})
+}
+
+// Pass implements Passer: ErrNotConnected, or what the gateway refused, whose
+// code is that of a *centrifuge.Error of centrifuge-go: 400 invalid, 403 no
+// member, 429 too many, 503 not at the moment.
+func (w *WebSocket) Pass(ctx context.Context, conversation, kind string, data json.RawMessage) error {
+	c := w.conn.Load()
+	if c == nil || c.State() != centrifugo.StateConnected {
+		return ErrNotConnected
+	}
+	ask, err := json.Marshal(struct {
+		Conversation string          `json:"conversation"`
+		Kind         string          `json:"kind"`
+		Data         json.RawMessage `json:"data,omitempty"`
+	}{conversation, kind, data})
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	_, err = c.RPC(ctx, "transient", ask)
+	return err
 }

@@ -42,7 +42,7 @@ func TestTheFirstAttemptMayFail(t *testing.T) {
 	defer cancel()
 	connected, done := make(chan struct{}, 10), make(chan error, 1)
 	go func() {
-		done <- client.WebSocket{URL: url, User: "alice"}.Stream(ctx, func() { connected <- struct{}{} }, func(*tidemarkv1.PushEvent) {})
+		done <- (&client.WebSocket{URL: url, User: "alice"}).Stream(ctx, func() { connected <- struct{}{} }, func(*tidemarkv1.PushEvent) {})
 	}()
 	// Its first connection is broken off before it stands.
 	if c, err := l.Accept(); err != nil {
@@ -126,7 +126,7 @@ func TestLostAndBackAreTold(t *testing.T) {
 			t.Fatalf("%q is never told", want)
 		}
 	}
-	live := client.WebSocket{
+	live := &client.WebSocket{
 		URL: "ws" + strings.TrimPrefix(srv.URL, "http") + "/connection/websocket", User: "alice",
 		Lost: func(string) { said <- "lost" },
 		Back: func() { said <- "back" },

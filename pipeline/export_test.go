@@ -93,5 +93,8 @@ func DeleteRecordsForTest(c Config, topic string, partition int32, offset int64)
 	return AdminForTest(c, func(a sarama.ClusterAdmin) error { return a.DeleteRecords(topic, map[int32]int64{partition: offset}) })
 }
 
+// GraceOf is how long an error that looks final is waited for.
+func (c TopicsConfig) GraceOf(err error) time.Duration { return c.graceOf(err) }
+
 // Paced gives a connection of a group.
 func Paced(conn net.Conn, every time.Duration) net.Conn { return newPacedConn(conn, every) }

@@ -17,6 +17,10 @@ import (
 // learn of a new one within seconds.
 const missingGrace = 5 * time.Second
 
+// createdGrace is how long a topic that was just made may be unknown: a broker on
+// a busy machine was seen to need ten seconds, and nobody has anything to mend.
+const createdGrace = 20 * time.Second
+
 // fencedGrace is how long there may be too few brokers for a new topic: those of
 // a cluster that starts do not count until they have caught up.
 const fencedGrace = 20 * time.Second
@@ -148,7 +152,7 @@ func EnsureTopics(ctx context.Context, c TopicsConfig) (TopicInfos, error) {
 			return infos, nil
 		}
 		err = sortError(c.diagnose(ctx, tries, err))
-		if grace := graceOf(err); grace == 0 {
+		if grace := c.graceOf(err); grace == 0 {
 			since = time.Time{}
 		} else if since.IsZero() || time.Since(since) < grace {
 			if since.IsZero() {
@@ -174,8 +178,10 @@ func EnsureTopics(ctx context.Context, c TopicsConfig) (TopicInfos, error) {
 }
 
 // graceOf gives how long an error that looks final is waited for. 0: not at all.
-func graceOf(err error) time.Duration {
+func (c TopicsConfig) graceOf(err error) time.Duration {
 	switch {
+	case fault.ReasonOf(err) == ReasonMissingTopic && c.Create:
+		return createdGrace
 	case fault.ReasonOf(err) == ReasonMissingTopic:
 		return missingGrace
 	case errors.Is(err, sarama.ErrInvalidReplicationFactor):

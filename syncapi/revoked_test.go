@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	v1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
@@ -138,4 +139,27 @@ func TestEveryRevokeIsTold(t *testing.T) {
 			})
 		}
 	})
+}
+
+// Who left a single conversation does not learn from the peer's receipt that it
+// went on.
+func TestALeaverSeesNoLaterReceipt(t *testing.T) {
+	w := newWorld()
+	s := newService(t, w, nil)
+	w.say(t, single, "A", 3)
+	w.order(watermark.Input{Conversation: single, Act: watermark.ActLeave, User: "A"})
+	w.say(t, single, "B", 5)
+	mustRead(t, s, "B", single, 8)
+	for _, cold := range []bool{false, true} {
+		if cold {
+			w.flush()
+		}
+		res, err := s.GetWatermarks(t.Context(), &v1.GetWatermarksRequest{User: "A", Conversations: []string{string(single)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := res.Watermarks[0]; got.MaxSeq != 3 || got.PeerReceiptSeq != 3 {
+			t.Errorf("cold %t: max %d, receipt %d, want 3 and 3", cold, got.MaxSeq, got.PeerReceiptSeq)
+		}
+	}
 }

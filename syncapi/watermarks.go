@@ -185,6 +185,9 @@ func (s *Service) watermarksOf(ctx context.Context, v *sight, conv watermark.Con
 	out.ReadSeq = int64(v.Member.Read)
 	out.Unread = watermark.Unread(v.visible, v.Member.Read, v.Member.Own)
 	out.PeerReceiptSeq = int64(v.PeerReceipt)
+	if !v.Member.Open() { // how far the peer reads afterwards tells that it goes on
+		out.PeerReceiptSeq = int64(max(0, min(v.PeerReceipt, last)))
+	}
 	out.RepairNumber, out.RepairFrom = v.Repair.Number, int64(v.Repair.From)
 	if v.Member.Open() { // who left does not learn that it went on
 		out.LastTimeMs = v.LastTime

@@ -275,8 +275,10 @@ func newBenchPlanCmd(a *app) *cobra.Command {
 		Long: `Plan works out how many cores each part of a deployment needs, and what Redis and
 history hold, from costs that were measured (docs/performance.md has the formula
 and how they were). They are of one machine: measure yours with 'bench stage' and
-'bench e2e' and scale by the ratio. Plan for twice of what it says: lag is made up
-only with room above the rate.`,
+'bench e2e' and scale by the ratio. ROUNDS are cores that one
+process of a worker takes beside them while it has room, for batches of few
+messages. Plan for twice of what it says: lag is made up only with room above the
+rate.`,
 		Example: `  tidemark bench plan --rate 5000 --conversations 1000000 --members 2`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -291,9 +293,9 @@ only with room above the rate.`,
 					if n.Memory > 0 {
 						memory = fmt.Sprintf("%.1f", n.Memory/1e9)
 					}
-					rows = append(rows, []string{n.Part, fmt.Sprintf("%.2f", n.Cores), memory})
+					rows = append(rows, []string{n.Part, fmt.Sprintf("%.2f", n.Cores), fmt.Sprintf("%.2f", n.Rounds), memory})
 				}
-				a.table([]string{"PART", "CORES", "GB OF MEMORY"}, rows)
+				a.table([]string{"PART", "CORES", "ROUNDS", "GB OF MEMORY"}, rows)
 				fmt.Fprintf(a.out, "\nb = %.1f messages of a conversation at once; history grows %.1f GB a day, Kafka keeps %.1f GB of one\n",
 					answer.PerBatch, answer.HistoryPerDay/1e9, answer.LogPerDay/1e9)
 			})
@@ -305,6 +307,7 @@ only with room above the rate.`,
 	flags.IntVar(&p.Size, "size", 300, "bytes of a message's body")
 	flags.IntVar(&p.Conversations, "conversations", 100_000, "conversations that get messages within a day")
 	flags.IntVar(&p.Members, "members", 2, "members of each")
+	flags.Float64Var(&p.Burst, "burst", 1, "messages that a conversation gets in a row, on average")
 	flags.Float64Var(&p.Kept, "kept", 100, "messages of a conversation that stand in Redis, on average")
 	flags.Float64Var(&p.Online, "online", 0.1, "share of members whose device is connected")
 	return cmd

@@ -93,7 +93,7 @@ func (a *app) watch(ctx context.Context, svc tidemarkv1connect.SyncServiceClient
 	seen, known := 0, &knowing{Service: svc, seqs: map[string]int64{}, say: a.complain}
 	c, err := client.New(client.Config{
 		User: watermark.UserID(f.user), Device: f.device, Service: known, Newest: f.newest,
-		Live: refusing{client.WebSocket{
+		Live: refusing{&client.WebSocket{
 			URL: gateway.String(), User: watermark.UserID(f.user), Device: f.device, Token: token, TLS: authority,
 			Lost: func(reason string) {
 				a.complain(fmt.Errorf("the connection to the gateway is lost (%s), trying again", reason))

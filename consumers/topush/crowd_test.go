@@ -349,3 +349,58 @@ func TestAConversationThatIsTooBusyTellsToPull(t *testing.T) {
 	}
 	equal(t, "mark", w.marks[group], topush.Mark{Conversation: group, Seq: all + 1, Offset: all + 1})
 }
+
+// Of what a conversation that is too busy leaves out, absent members are offered
+// the last message, and the latest ones that mention somebody.
+func TestWhatOverrunsIsOfferedToTheAbsent(t *testing.T) {
+	for _, members := range []int{0, 2} { // all are notified; mentions only
+		w, d := newWorld(), new(desk)
+		w.base[group] = users(1001)
+		g := newGate(group)
+		s := w.stage(t, func(c *topush.Config) {
+			c.Deliverer, c.LaneCost, c.QueueBytes = g, 1000, 400
+			c.Offline, c.OfflineMembers = d, members
+			if members == 0 {
+				c.OfflineMembers = 2000
+			}
+		})
+		const all = 50
+		for i := range all {
+			m := said(watermark.Seq(i+1), "u000000", "")
+			if i >= 20 && i < 40 {
+				m.Messages[0].Mentions = []watermark.UserID{"u000007"}
+				m.Messages[0].Hash = m.Messages[0].SumHash()
+			}
+			w.append(t, group, m)
+			if _, err := s.Handle(t.Context(), w.log[i:i+1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(g.open)
+		if d := handle(t, s, w.log[all-1:]); d != all {
+			t.Fatalf("durable = %d, want %d", d, all)
+		}
+		var got []string
+		for _, o := range d.got {
+			var seq, users = 0, strings.Count(o, "u0")
+			if _, err := fmt.Sscanf(o, "group:g %d >", &seq); err != nil {
+				t.Fatal(err)
+			}
+			if seq > 20 {
+				got = append(got, fmt.Sprint(seq, " ", users))
+			}
+		}
+		var want []string
+		for seq := 26; seq <= 40; seq++ { // 15 mentions and the last one
+			if members == 0 {
+				want = append(want, fmt.Sprint(seq, " 1000"))
+			} else {
+				want = append(want, fmt.Sprint(seq, " 1"))
+			}
+		}
+		if members == 0 {
+			want = append(want, "50 1000")
+		}
+		equal(t, fmt.Sprintf("offered to %d", members), got, want)
+	}
+}

@@ -248,6 +248,9 @@ func (h *hand) read(ctx context.Context, r *roster, e watermark.ReadAdvanced) er
 	if !ok || e.Receipt == 0 {
 		return nil
 	}
+	if p := r.state.Members[peer]; !p.Open() { // it does not learn that others go on
+		return nil
+	}
 	d = Delivery{Event: watermark.ReadAdvanced{User: e.User, Receipt: e.Receipt}}
 	return h.add(ctx, r, d, []watermark.UserID{peer})
 }

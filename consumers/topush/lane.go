@@ -49,7 +49,13 @@ type overrun struct {
 	from, to int64
 	seq      watermark.Seq
 	records  int
+	// offers are the last message, and before it the latest that mention
+	// somebody: what those who are absent are to be told of.
+	offers []*watermark.Message
 }
+
+// maxOverrunOffers bounds those messages, and QueueBytes their bodies.
+const maxOverrunOffers = 16
 
 func newLane(cfg *Config, m *metrics) *lane {
 	return &lane{
@@ -130,7 +136,7 @@ func (q *queue) addLocked(l *lane, x *lot) {
 	}
 	full := q.bytes+size > l.cfg.QueueBytes || l.bytes+size > laneQueues*l.cfg.QueueBytes
 	if len(q.lots) > 0 && full || q.over.records > 0 {
-		q.over.add(x)
+		q.over.add(x, l.cfg.QueueBytes)
 		l.metrics.skipped.WithLabelValues("overrun").Add(float64(len(x.records)))
 		return
 	}
@@ -139,7 +145,7 @@ func (q *queue) addLocked(l *lane, x *lot) {
 	l.bytes += size
 }
 
-func (o *overrun) add(x *lot) {
+func (o *overrun) add(x *lot, bytes int) {
 	if o.records == 0 {
 		o.from = x.records[0].Offset
 	}
@@ -149,8 +155,27 @@ func (o *overrun) add(x *lot) {
 		for _, e := range x.records[i].Events {
 			if run, ok := e.(watermark.MessagesSequenced); ok {
 				o.seq = max(o.seq, run.Messages[len(run.Messages)-1].Seq)
+				for k := range run.Messages {
+					o.keep(&run.Messages[k], bytes)
+				}
 			}
 		}
+	}
+}
+
+// keep makes m the last of the messages to offer.
+func (o *overrun) keep(m *watermark.Message, bytes int) {
+	if n := len(o.offers); n > 0 && len(o.offers[n-1].Mentions) == 0 {
+		o.offers = o.offers[:n-1]
+	}
+	o.offers = append(o.offers, m)
+	size := 0
+	for _, m := range o.offers {
+		size += len(m.Body)
+	}
+	for len(o.offers) > 1 && (len(o.offers) > maxOverrunOffers || size > bytes) {
+		size -= len(o.offers[0].Body)
+		o.offers = slices.Delete(o.offers, 0, 1)
 	}
 }
 
@@ -246,6 +271,7 @@ func (l *lane) serve(ctx context.Context, q *queue) error {
 		first = q.lots[0]
 	}
 	over := q.over
+	over.offers = slices.Clone(over.offers)
 	l.mu.Unlock()
 	switch {
 	case first != nil:
@@ -275,14 +301,15 @@ func (l *lane) serve(ctx context.Context, q *queue) error {
 		q.lots = q.lots[1:]
 		q.bytes -= size
 		l.bytes -= size
-	case q.over == over:
+	case q.over.records == over.records: // nothing was left out meanwhile
 		q.over = overrun{}
 	}
 	return nil
 }
 
 // hint reads the members of a conversation again, of which records were left
-// out, and tells them that there is more.
+// out, and tells them that there is more. Those who may be absent are offered the
+// last message and the latest mentions of what was left out.
 func (l *lane) hint(ctx context.Context, q *queue, over overrun) error {
 	states, err := l.cfg.Truth.Load(ctx, []watermark.Want{{Conversation: q.roster.state.ID, Roster: true}})
 	if fault.ClassOf(err) == fault.Poison {
@@ -300,6 +327,9 @@ func (l *lane) hint(ctx context.Context, q *queue, over overrun) error {
 		return err
 	}
 	h.events = append(h.events, "hint")
+	for _, m := range over.offers {
+		h.offerCrowd(r, m)
+	}
 	if err := h.flush(ctx); err != nil {
 		return err
 	}

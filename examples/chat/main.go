@@ -73,7 +73,7 @@ func chat(ctx context.Context, server, gateway, user, device, file string) (err 
 	c, err := client.New(client.Config{
 		User: watermark.UserID(user), Device: device,
 		Service: tidemarkv1connect.NewSyncServiceClient(http.DefaultClient, server),
-		Live:    client.WebSocket{URL: gateway, User: watermark.UserID(user), Device: device},
+		Live:    &client.WebSocket{URL: gateway, User: watermark.UserID(user), Device: device},
 		Store:   store, List: store, Outbox: store,
 		OnMessage: func(ctx context.Context, u client.Update) error {
 			if err := store.Keep(ctx, u); err != nil {

@@ -108,6 +108,8 @@ type messageJSON struct {
 	Sender string `json:"sender"`
 	ID     string `json:"clientMessageId"`
 	Text   string `json:"text"`
+
+	Revoked bool `json:"revoked"`
 }
 
 func (p *pageJSON) op() *history.Page {
@@ -116,7 +118,7 @@ func (p *pageJSON) op() *history.Page {
 		IsEnd: p.IsEnd, Repair: int64(p.RepairNumber),
 	}
 	for _, m := range p.Messages {
-		out.Messages = append(out.Messages, history.Message{Seq: int64(m.Seq), Sender: m.Sender, ID: m.ID, Text: m.Text})
+		out.Messages = append(out.Messages, history.Message{Seq: int64(m.Seq), Sender: m.Sender, ID: m.ID, Text: m.Text, Revoked: m.Revoked})
 	}
 	return out
 }
@@ -232,14 +234,30 @@ func (a *api) mark(ctx context.Context, method, user, conv string, seq int64) er
 // command gives a command until it is answered, always under the same id, and
 // notes it as one operation.
 func (a *api) command(ctx context.Context, kind history.Kind, user, conv, opID string) error {
-	op := history.Op{Kind: kind, T0: a.c.hist.Now(), User: user, Conversation: conv, ID: opID}
-	method := map[history.Kind]string{history.Join: "Join", history.Leave: "Leave", history.Clear: "Clear"}[kind]
+	return a.perform(ctx, history.Op{Kind: kind, User: user, Conversation: conv, ID: opID})
+}
+
+// perform is command for any of them.
+func (a *api) perform(ctx context.Context, op history.Op) error {
+	op.T0 = a.c.hist.Now()
+	method := map[history.Kind]string{
+		history.Join: "Join", history.Leave: "Leave", history.Clear: "Clear", history.RaiseMin: "RaiseMinSeq", history.Revoke: "Revoke",
+	}[op.Kind]
+	req := map[string]any{"conversation": op.Conversation, "opId": op.ID}
+	switch op.Kind {
+	case history.RaiseMin:
+		req["minSeq"] = op.Seq
+	case history.Revoke:
+		req["seq"] = op.Seq
+	default:
+		req["user"] = op.User
+	}
 	var res struct {
 		MaxSeq number `json:"maxSeq"`
 	}
 	var err error
 	for {
-		err = a.call(ctx, method, map[string]any{"user": user, "conversation": conv, "opId": opID}, &res)
+		err = a.call(ctx, method, req, &res)
 		if err == nil || pause(ctx, 200*time.Millisecond) != nil {
 			break
 		}

@@ -41,8 +41,9 @@ type load struct {
 	devices []*device
 }
 
-// fanned is the group of the fan.
-var fanned = groups[4]
+// fanned is the group of the fan; of another one messages are deleted, of a third
+// revoked.
+var fanned, deleted, revoked = groups[4], groups[5], groups[6]
 
 // connect starts the devices.
 func (l *load) connect(ctx context.Context) error {
@@ -111,8 +112,53 @@ func (l *load) run(ctx context.Context, seed uint64) error {
 			with(func(rng *rand.Rand) error { l.member(ctx, rng, user, conv); return nil })
 		}
 	}
+	with(func(rng *rand.Rand) error { l.janitor(ctx, rng); return nil })
 	group.Wait()
 	return first
+}
+
+// janitor deletes the oldest messages of one group and revokes messages of
+// another one, all of which it has read before, so that it is known what stood
+// there.
+func (l *load) janitor(ctx context.Context, rng *rand.Rand) {
+	late, cancel := l.lateOf(ctx)
+	defer cancel()
+	first := int64(1)
+	for n := 1; pause(ctx, time.Second+time.Duration(rng.Int64N(int64(time.Second)))) == nil; n++ {
+		if top := l.tops[deleted].Load() - 60; top > first {
+			if last := l.readUpTo(ctx, deleted, first, min(top, first+20)); last > 0 {
+				first = last + 1
+				_ = l.api.perform(late, history.Op{Kind: history.RaiseMin, Conversation: deleted, Seq: first, ID: fmt.Sprint("raise-", n)})
+			}
+		}
+		if top := l.tops[revoked].Load(); top > 0 {
+			seq := 1 + rng.Int64N(top)
+			if l.readUpTo(ctx, revoked, seq, seq) > 0 {
+				_ = l.api.perform(late, history.Op{Kind: history.Revoke, Conversation: revoked, Seq: seq, ID: fmt.Sprint("revoke-", n)})
+			}
+		}
+	}
+}
+
+// readUpTo pulls a range of seqs without a gap and gives the last one that it was
+// served; 0: none.
+func (l *load) readUpTo(ctx context.Context, conv string, begin, end int64) int64 {
+	pages, err := l.api.pull(ctx, "", watcherOf(conv), pullRange{Conversation: conv, Begin: begin, End: end, Num: 100, Keep: "KEEP_NEAR_BEGIN"})
+	if err != nil || pages[0].Covered == nil || pages[0].Covered.Begin != begin {
+		return 0
+	}
+	return pages[0].Covered.End
+}
+
+// lateOf gives a context that outlives ctx for a while: what a command came to
+// must be known at the end.
+func (l *load) lateOf(ctx context.Context) (context.Context, context.CancelFunc) {
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		_ = pause(late, 2*startUp)
+		cancel()
+	})
+	return late, func() { stop(); cancel() }
 }
 
 // sender sends over HTTP, one after another, each until it is accepted.
@@ -221,13 +267,8 @@ func (l *load) marker(ctx context.Context, rng *rand.Rand) {
 
 // member joins, reads, is made to leave, reads, and so on; sometimes it clears.
 func (l *load) member(ctx context.Context, rng *rand.Rand, user, conv string) {
-	// What a command came to must be known at the end, so it is given some time.
-	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	late, cancel := l.lateOf(ctx)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() {
-		_ = pause(late, 2*startUp)
-		cancel()
-	})()
 	for n := 1; ; n++ {
 		kind := history.Join
 		if n%2 == 0 {

@@ -115,7 +115,7 @@ func (o *oracle) run(call func() error) error {
 }
 
 func (o *oracle) ask() {
-	switch rapid.SampledFrom(strings.Fields("pull pull pull terse several watermarks list set messages conversation")).Draw(o.h.r, "call") {
+	switch rapid.SampledFrom(strings.Fields("pull pull pull terse several watermarks list follow follow set messages conversation")).Draw(o.h.r, "call") {
 	case "pull":
 		o.pull(o.d.service, 1)
 	case "terse":
@@ -126,6 +126,9 @@ func (o *oracle) ask() {
 		o.watermarks()
 	case "list":
 		o.list()
+	case "follow":
+		_, u, _, _ := o.whoever()
+		o.follow(u)
 	case "set":
 		o.mark(false, func(ctx context.Context, u, c string, seqs []int64) (*v1.ReadResponse, error) {
 			return o.d.service.SetReadSeq(ctx, &v1.SetReadSeqRequest{User: u, Conversation: c, ReadSeq: slices.Max(seqs)})

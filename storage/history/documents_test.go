@@ -138,3 +138,19 @@ func FuzzDecode(f *testing.F) {
 		_, _ = history.DecodeConversation(raw)
 	})
 }
+
+// TestBytesOfARow holds what docs/sizing.md reckons with against what is stored.
+func TestBytesOfARow(t *testing.T) {
+	m := watermark.Message{
+		Seq: 1_000_000, Sender: "user-1234567890", ClientID: "6f1c2a90-3f5e-4c1e-9d55-0a8f6b3b2f10", Kind: "text", SendTime: 1_767_323_045_000,
+		RecordTime: 1_767_323_045_000, Device: "phone", BodyType: watermark.BodyText, Body: make([]byte, 300),
+	}
+	m.Hash = m.SumHash()
+	raw, err := history.EncodeMessage("group:1234567890123456", &m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := len(raw)-len(m.Body), 242; got != want {
+		t.Errorf("a row takes %d bytes beside its body, docs/sizing.md says %d", got, want)
+	}
+}

@@ -22,14 +22,18 @@
 //	followed    a connected device showed a message twice, out of order or wrong,
 //	            or not at all
 //	unread      unread at rest is not the number of visible seqs above the mark
+//	deleted     what was deleted for everybody was served again, or more than was
+//	            asked for is deleted
+//	revoked     what was revoked was served again, or a message is a tombstone that
+//	            nobody revoked
 //	page        a page contradicts itself or what was asked
 //	repaired    a repair was reported, though nothing in a run may cause one
 //	stuck       the deployment did not come to rest
 //	incomplete  the history does not have what the checker needs
 //
 // Of a user who never had a window everything may be seen; the drivers of a run
-// join with history NONE only, and nobody raises a conversation's minimum or
-// revokes a message.
+// join with history NONE only. Who raises a conversation's minimum or revokes a
+// message has pulled what goes before, so that it is known.
 package check
 
 import (
@@ -81,8 +85,10 @@ type checker struct {
 	windows map[pair][]step
 	// answered are the seqs that sends and commands were answered with.
 	answered map[string]known
-	max      map[string]int64 // at rest
-	whole    map[string]bool  // phase and conversation that were pulled at the end
+	max      map[string]int64              // at rest
+	min      map[string]int64              // at rest, where something was deleted
+	stood    map[string]map[int64]*message // as it was served first
+	whole    map[string]bool               // phase and conversation that were pulled at the end
 }
 
 type pair struct{ user, conv string }
@@ -102,11 +108,13 @@ func Check(ops []history.Op) Report {
 	c := &checker{
 		ops: ops, msgs: map[string]*message{}, byConv: map[string][]*message{},
 		windows: map[pair][]step{}, answered: map[string]known{}, max: map[string]int64{}, whole: map[string]bool{},
+		min: map[string]int64{}, stood: map[string]map[int64]*message{},
 	}
 	c.report.ByRule = map[string]int{}
 	c.learn()
 	c.learnWindows()
 	c.served()
+	c.revokes()
 	c.pages()
 	c.answers()
 	c.monotone()
@@ -208,7 +216,7 @@ func (c *checker) learnMessage(op *history.Op) {
 // served holds everything that was ever served against what was sent, and
 // against what was served before.
 func (c *checker) served() {
-	at := map[string]map[int64]*message{}
+	at := c.stood
 	for i := range c.ops {
 		op := &c.ops[i]
 		if op.Kind != history.Pull || !op.OK {
@@ -218,6 +226,9 @@ func (c *checker) served() {
 			at[op.Conversation] = map[int64]*message{}
 		}
 		for _, s := range op.Page.Messages {
+			if s.Revoked {
+				continue
+			}
 			m := c.msgs[s.Text]
 			if m == nil || m.conv != op.Conversation || m.sender != s.Sender || (m.id != "" && m.id != s.ID) || s.ID == "" {
 				c.violate("invented", op.T0, "%s seq %d: %q from %s with id %q was not sent so", op.Conversation, s.Seq, s.Text, s.Sender, s.ID)
@@ -268,11 +279,15 @@ func (c *checker) final(phase string) {
 			stands[op.Conversation] = seqs
 		}
 		c.max[op.Conversation] = max(c.max[op.Conversation], op.Page.Max)
+		c.min[op.Conversation] = max(c.min[op.Conversation], op.Page.Min)
 		if op.Page.IsEnd {
 			c.whole[phase+" "+op.Conversation] = true
 		}
 		for _, m := range op.Page.Messages {
 			seqs[m.Seq] = m.Text
+			if old := c.stood[op.Conversation][m.Seq]; m.Revoked && old != nil {
+				seqs[m.Seq] = old.text
+			}
 		}
 	}
 	for conv, msgs := range c.byConv {
@@ -286,7 +301,7 @@ func (c *checker) final(phase string) {
 
 func (c *checker) finalOf(phase, conv string, msgs []*message, seqs map[int64]string) {
 	var missing []string
-	for s := int64(1); s <= c.max[conv]; s++ {
+	for s := max(c.min[conv], 1); s <= c.max[conv]; s++ {
 		if _, ok := seqs[s]; !ok {
 			missing = append(missing, fmt.Sprint(s))
 		}
@@ -301,6 +316,7 @@ func (c *checker) finalOf(phase, conv string, msgs []*message, seqs map[int64]st
 	var lost []string
 	for _, m := range msgs {
 		switch n := found[m.text]; {
+		case n == 0 && m.seq > 0 && m.seq < c.min[conv]: // deleted
 		case n == 0 && m.acked < never:
 			lost = append(lost, m.text)
 		case n > 1:

@@ -50,14 +50,14 @@ func (k known) before(t int64) value {
 
 // numbersOf are the values of a run.
 type numbersOf struct {
-	maxes           map[string][]value
+	maxes, mins     map[string][]value
 	reads, receipts map[pair][]value
 }
 
 // monotone tests what may only rise: a value that was known before a read began
 // is a lower bound for what the read gives.
 func (c *checker) monotone() {
-	all := numbersOf{map[string][]value{}, map[pair][]value{}, map[pair][]value{}}
+	all := numbersOf{map[string][]value{}, map[string][]value{}, map[pair][]value{}, map[pair][]value{}}
 	for i := range c.ops {
 		if c.ops[i].OK {
 			all.add(&c.ops[i], c.windows[pair{c.ops[i].User, c.ops[i].Conversation}] != nil)
@@ -72,6 +72,9 @@ func (c *checker) monotone() {
 			return "early"
 		})
 		c.taken(conv, knownOf(vs))
+	}
+	for conv, vs := range all.mins {
+		c.rising("min of "+conv, vs, func(value, value) string { return "deleted" })
 	}
 	// A mark on what is not there now is hidden, as that is.
 	fell := func(conv string) func(v, best value) string {
@@ -115,9 +118,12 @@ func (all numbersOf) add(op *history.Op, windowed bool) {
 		if op.Kind == history.Clear {
 			all.reads[who] = append(all.reads[who], floor(op.Edge))
 		}
+	case history.RaiseMin:
+		all.mins[conv] = append(all.mins[conv], floor(op.Seq))
 	case history.Pull:
 		if !windowed {
 			all.maxes[conv] = append(all.maxes[conv], v(op.Page.Max))
+			all.mins[conv] = append(all.mins[conv], v(max(op.Page.Min, 1)))
 		}
 	case history.Watermarks:
 		if !windowed {

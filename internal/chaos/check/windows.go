@@ -156,7 +156,7 @@ func (c *checker) atRest(key pair) ([]history.Range, bool) {
 		}
 		seen = last.seen
 	}
-	return capped(seen, c.max[key.conv]), true
+	return raised(capped(seen, c.max[key.conv]), c.min[key.conv]), true
 }
 
 // numbers tests the watermarks at rest, and that members were served everything

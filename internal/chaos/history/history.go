@@ -35,10 +35,12 @@ const (
 	Join       Kind = "join"       // with history NONE
 	Leave      Kind = "leave"
 	Clear      Kind = "clear"
-	Follow     Kind = "follow" // a message that a connected device showed
-	Fault      Kind = "fault"  // what the nemesis did; Text says what
-	Exit       Kind = "exit"   // a worker ended that nobody had ended
-	Stuck      Kind = "stuck"  // the deployment did not come to rest
+	RaiseMin   Kind = "raisemin" // everything below Seq is deleted, for everybody
+	Revoke     Kind = "revoke"   // the message at Seq becomes a tombstone
+	Follow     Kind = "follow"   // a message that a connected device showed
+	Fault      Kind = "fault"    // what the nemesis did; Text says what
+	Exit       Kind = "exit"     // a worker ended that nobody had ended
+	Stuck      Kind = "stuck"    // the deployment did not come to rest
 )
 
 // The phases at the end of a run, when everything is healed and at rest.
@@ -70,7 +72,7 @@ type Op struct {
 	Ordered   bool   `json:"ordered,omitempty"`
 	ID        string `json:"id,omitempty"`
 	Text      string `json:"text,omitempty"`
-	Seq       int64  `json:"seq,omitempty"` // the answer's, 0: not told; of Mark: what was asked
+	Seq       int64  `json:"seq,omitempty"` // the answer's, 0: not told; of Mark, RaiseMin and Revoke: what was asked
 	Duplicate bool   `json:"dup,omitempty"`
 
 	// Pull.
@@ -80,7 +82,7 @@ type Op struct {
 	Page  *Page  `json:"page,omitempty"`
 	Marks *Marks `json:"marks,omitempty"` // Watermarks, and what Mark was answered
 
-	// Join, Leave and Clear: the edge that was answered.
+	// Commands: the edge that was answered.
 	Edge int64 `json:"edge,omitempty"`
 }
 
@@ -101,6 +103,8 @@ type Message struct {
 	Sender string `json:"u"`
 	ID     string `json:"i"`
 	Text   string `json:"t"`
+	// Revoked says that it is a tombstone: without a text.
+	Revoked bool `json:"x,omitempty"`
 }
 
 // Range is a closed range of seqs.

@@ -208,7 +208,18 @@ func (s *suspicion) againBounds(now *second) (out []Finding) {
 	case now.conversation.Repair.Number < s.head.Repair:
 		out = append(out, s.finding(ChangeNeverAppended, "redis has repair number %d, history %d", s.head.Repair, now.conversation.Repair.Number))
 	}
+	switch had, has := s.conversation.Override, now.head.Override; {
+	case has.Version < had.Version || has.Version == now.conversation.Override.Version && has != now.conversation.Override:
+		out = append(out, s.finding(RedisPolicy, "redis has unread policy %s, history %s", policyText(has), policyText(now.conversation.Override)).with(cool))
+	case now.conversation.Override.Version < s.head.Override.Version:
+		out = append(out, s.finding(ChangeNeverAppended, "redis has unread policy %s, history %s", policyText(s.head.Override), policyText(now.conversation.Override)))
+	}
 	return out
+}
+
+// policyText says what a conversation says of the policy.
+func policyText(p watermark.PolicyChanged) string {
+	return fmt.Sprintf("%d of version %d", p.Choice, p.Version)
 }
 
 func (s *suspicion) againMember(ctx context.Context, now *second) ([]Finding, error) {

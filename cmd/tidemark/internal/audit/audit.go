@@ -271,6 +271,11 @@ func (a *Auditor) run(ctx context.Context, scope Scope) error {
 			return err
 		}
 	}
+	if len(scope.Conversations) == 0 && scope.Sample == 0 {
+		if err := a.unknown(ctx); err != nil {
+			return err
+		}
+	}
 	if err := a.settleAll(ctx); err != nil {
 		return err
 	}
@@ -465,7 +470,7 @@ func (a *Auditor) compareBounds(ctx context.Context, conv watermark.Conversation
 	if head.Max > conv.Max {
 		found = append(found, suspicion{what: ahead, seq: head.Max})
 	}
-	if lowest(head.Min) != lowest(conv.Min) || head.Repair != conv.Repair.Number {
+	if lowest(head.Min) != lowest(conv.Min) || head.Repair != conv.Repair.Number || head.Override != conv.Override {
 		found = append(found, suspicion{what: bounds, conversation: conv, head: head})
 	}
 	for _, s := range found {

@@ -285,3 +285,35 @@ func TestBuffersAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// What Redis holds and history has nothing of is looked at in an audit of
+// everything, also where nobody could name it.
+func TestConversationsThatOnlyRedisHas(t *testing.T) {
+	w := newWorld()
+	w.fill(t, conv, 3)
+	const lost = wm.ConversationID("group:lost")
+	w.heads = func(c wm.ConversationID) audit.Head {
+		if c == "group:cold" {
+			return audit.Head{}
+		}
+		return audit.Head{Warm: true, Max: 3}
+	}
+	w.held = []wm.ConversationID{lost, conv, "group:cold", lost}
+	rep, found := run(t, w.config(), audit.Scope{})
+	wantKinds(t, rep, map[audit.Kind]int{audit.NeverAppended: 1})
+	if len(found) == 1 && found[0].Conversation != lost {
+		t.Errorf("found %+v", found[0])
+	}
+	// One that is new is in history by the second look.
+	w.pass = func([]int32) map[int32]error {
+		if c, err := w.Memory.Conversations(t.Context(), []wm.ConversationID{lost}); err == nil && !c[0].Exists() {
+			w.fill(t, lost, 3)
+		}
+		return nil
+	}
+	rep, _ = run(t, w.config(), audit.Scope{})
+	wantKinds(t, rep, map[audit.Kind]int{})
+	if rep.Suspicions != 1 {
+		t.Errorf("%d suspicions, want 1", rep.Suspicions)
+	}
+}

@@ -29,9 +29,10 @@ const (
 	NeverAppended Kind = "never_appended" // Redis gave seqs that history never got
 	HotRow        Kind = "hot_row"        // the hot log has another message than history
 	RedisBounds   Kind = "redis_bounds"   // minimum or repair number are older than history's
+	RedisPolicy   Kind = "redis_policy"   // the unread policy is older than history's, or another
 	RedisMember   Kind = "redis_member"   // a member's window is older than history's, or another
 	RedisMark     Kind = "redis_mark"     // a mark is lower than history's
-	// ChangeNeverAppended: Redis has a window, mark, minimum or repair that
+	// ChangeNeverAppended: Redis has a window, mark, minimum, repair or policy that
 	// history never got.
 	ChangeNeverAppended Kind = "change_never_appended"
 )
@@ -61,14 +62,15 @@ var steps = map[Kind]string{
 	NeverAppended:       "run with --repair: what Redis still has is appended; what Redis has lost too is a hole: publish the skipped records of toRedis again",
 	HotRow:              "run with --repair: the conversation is made cold and rebuilt from the log",
 	RedisBounds:         "run with --repair: the conversation is made cold and rebuilt from the log",
+	RedisPolicy:         "run with --repair: the conversation is made cold and rebuilt from the log",
 	RedisMember:         "run with --repair: the conversation is made cold and rebuilt from the log",
 	RedisMark:           "run with --repair: the mark is raised to history's",
-	ChangeNeverAppended: "run with --repair: windows and marks are appended; for a minimum or a repair give the command again",
+	ChangeNeverAppended: "run with --repair: windows and marks are appended; for a minimum, a repair or a policy give the command again",
 	MissingRow:          "run with --repair and --log: the row is written from the log",
 	MissingRevoke:       "run with --repair and --log: the revoke is written from the log",
 	MissingMark:         "run with --repair and --log: the mark is written from the log",
 	MissingWindow:       "run with --repair and --log: the window is written from the log",
-	MissingBounds:       "run with --repair and --log: the minimum or repair is written from the log",
+	MissingBounds:       "run with --repair and --log: the minimum, repair or policy is written from the log",
 	LostMessage:         "move toMongo's offsets back to the message's record: it hands the message to its owner again",
 }
 

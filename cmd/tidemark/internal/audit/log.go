@@ -84,6 +84,8 @@ func (c *chunk) add(rec watermark.Record) {
 			t.bounds.Min = max(t.bounds.Min, e.Min)
 		case watermark.Repaired:
 			t.bounds.Repair.Merge(e)
+		case watermark.PolicyChanged:
+			t.bounds.Override.Merge(e)
 		}
 	}
 }
@@ -171,7 +173,7 @@ func (a *Auditor) compareTalk(ctx context.Context, conv watermark.Conversation, 
 		s.what, s.conv = logEntry, conv.ID
 		return a.suspect(ctx, s)
 	}
-	if conv.Min < t.bounds.Min || conv.Repair.Number < t.bounds.Repair.Number {
+	if conv.Min < t.bounds.Min || conv.Repair.Number < t.bounds.Repair.Number || conv.Override.Version < t.bounds.Override.Version {
 		if err := suspect(suspicion{log: &logged{bounds: &t.bounds}}); err != nil {
 			return err
 		}
@@ -391,10 +393,11 @@ func (s *suspicion) againLog(ctx context.Context, now *second) ([]Finding, error
 	switch l := s.log; {
 	case l.bounds != nil:
 		c := &now.conversation
-		if c.Min >= l.bounds.Min && c.Repair.Number >= l.bounds.Repair.Number {
+		if c.Min >= l.bounds.Min && c.Repair.Number >= l.bounds.Repair.Number && c.Override.Version >= l.bounds.Override.Version {
 			return nil, nil
 		}
-		f := s.finding(MissingBounds, "the log has minimum %d and repair number %d, history %d and %d", l.bounds.Min, l.bounds.Repair.Number, c.Min, c.Repair.Number)
+		f := s.finding(MissingBounds, "the log has minimum %d, repair number %d and unread policy %s, history %d, %d and %s",
+			l.bounds.Min, l.bounds.Repair.Number, policyText(l.bounds.Override), c.Min, c.Repair.Number, policyText(c.Override))
 		return []Finding{f.with(write(watermark.Change{Conversations: []watermark.Conversation{*l.bounds}}))}, nil
 	case l.message != nil || l.revoke != nil:
 		return s.againLogRow(ctx, now)

@@ -9,7 +9,8 @@
 --       users    cursor, about how many
 -- Reply {"cold"}
 --    or {"warm", ...}, all of it text:
---       head     token, complete, min, max, repair number, policy, first and last id of the log ("" = none)
+--       head     token, complete, min, max, repair number, policy, what the conversation says of the policy (a number, as
+--                watermark.PolicyChanged.Code gives it), first and last id of the log ("" = none)
 --       entries  ("m", seq, header, body | "t", seq, tombstone, "")...
 --       members  complete, max, (text, read, receipt)... with "" for what is not there
 --       users    next cursor ("0" = that was all), users...
@@ -18,7 +19,7 @@ local inc = ARGV[1]
 if inc == '' then
   inc = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)') or ''
 end
-local m = redis.call('HMGET', KEYS[1], 'inc', 'st', 'tok', 'full', 'min', 'max', 'rn', 'pol')
+local m = redis.call('HMGET', KEYS[1], 'inc', 'st', 'tok', 'full', 'min', 'max', 'rn', 'pol', 'own')
 if m[2] ~= 'warm' or m[1] ~= inc then
   return { 'cold' }
 end
@@ -30,6 +31,7 @@ local look = {}
 
 function look.head()
   put(m[3]) put(complete) put(m[5]) put(m[6]) put(m[7]) put(m[8])
+  put(m[9] and string.match(m[9], '^%d+ %d %d %d+ %d ?(%d*)$'))
   local first = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1]
   local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
   put(first and first[1]) put(last and last[1])

@@ -5,8 +5,11 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"iter"
 	"strconv"
 	"strings"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -16,6 +19,9 @@ import (
 // be believed about it says that it is not warm, and nothing else.
 type Redis interface {
 	Heads(ctx context.Context, convs []watermark.ConversationID) ([]Head, error)
+	// Conversations gives those that Redis holds anything of, page by page; one
+	// may come twice.
+	Conversations(ctx context.Context) iter.Seq2[[]watermark.ConversationID, error]
 	// Entries gives the entries and tombstones of the hot log within in, at most
 	// pageRows of them, ascending.
 	Entries(ctx context.Context, conv watermark.ConversationID, in watermark.Interval) (entries []Entry, warm bool, err error)
@@ -32,6 +38,7 @@ type Head struct {
 	Min, Max watermark.Seq
 	Repair   int64
 	Policy   watermark.UnreadPolicy
+	Override watermark.PolicyChanged
 	// First and Last are the ends of the hot log, 0 when it is empty.
 	First, Last watermark.Seq
 }
@@ -66,6 +73,7 @@ var lookParts = []keyspace.Part{keyspace.Meta, keyspace.Log, keyspace.Revoked, k
 // Server reads a real Redis.
 type Server struct {
 	Runner *keyspace.Runner
+	Client redis.UniversalClient // the same Redis
 	Space  keyspace.Space
 	// Decode reads a message as the hot log holds it.
 	Decode func(seq watermark.Seq, header, body []byte) (watermark.Message, error)
@@ -113,6 +121,7 @@ func readHead(value any) (Head, error) {
 	t.next() // the token
 	h := Head{Warm: true, Complete: t.next() == "1", Min: t.seq(), Max: t.seq(), Repair: t.number()}
 	h.Policy = watermark.UnreadPolicy(t.number())
+	h.Override = watermark.PolicyFromCode(t.number())
 	h.First, h.Last = t.id(), t.id()
 	return h, t.err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"testing"
 
@@ -31,6 +32,8 @@ type world struct {
 	heads func(wm.ConversationID) audit.Head
 	known func(wm.ConversationID, wm.UserID) audit.Known
 	pass  func([]int32) map[int32]error
+
+	held []wm.ConversationID // by Redis
 
 	mu sync.Mutex
 	// called sees every question to history, and may change the answer.
@@ -147,6 +150,14 @@ func (r redis) Heads(_ context.Context, convs []wm.ConversationID) ([]audit.Head
 		out[i] = r.heads(c)
 	}
 	return out, nil
+}
+
+func (r redis) Conversations(context.Context) iter.Seq2[[]wm.ConversationID, error] {
+	return func(yield func([]wm.ConversationID, error) bool) {
+		if len(r.held) > 0 {
+			yield(slices.Clone(r.held), nil)
+		}
+	}
 }
 
 func (r redis) Entries(context.Context, wm.ConversationID, wm.Interval) ([]audit.Entry, bool, error) {

@@ -49,6 +49,15 @@ func TestPlans(t *testing.T) {
 	if hot.PerBatch < 40 || one.PerBatch < 1 || one.PerBatch > 1.01 || hot.Needs[0].Cores >= one.Needs[0].Cores {
 		t.Errorf("b = %g of one conversation, %g of 10,000; cores %+v, %+v", hot.PerBatch, one.PerBatch, hot.Needs[0], one.Needs[0])
 	}
+	// So it is where messages come in bursts.
+	bursts := plan(func(p *bench.Plan) { p.Burst = 5 })
+	if bursts.PerBatch < 5 || bursts.PerBatch > 5.1 || bursts.Needs[0].Cores >= one.Needs[0].Cores {
+		t.Errorf("b = %g of bursts of 5; cores %+v", bursts.PerBatch, bursts.Needs[0])
+	}
+	// Rounds do not grow with the rate once there are enough of them.
+	if one.Needs[0].Rounds <= 0 || ten.Needs[0].Rounds > 1.01*one.Needs[0].Rounds {
+		t.Errorf("rounds take %g cores, %g for ten times the rate", one.Needs[0].Rounds, ten.Needs[0].Rounds)
+	}
 	bad := bench.Plan{Rate: 0, Size: 0, Online: 2}
 	if _, err := bad.Answer(); err == nil || !strings.Contains(err.Error(), "rate") || !strings.Contains(err.Error(), "online") {
 		t.Errorf("err = %v, want all faults", err)

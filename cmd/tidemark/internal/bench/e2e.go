@@ -403,6 +403,10 @@ type Point struct {
 	Intended  int64   `json:"intended"`
 	Sequenced int64   `json:"sequenced"`
 	Persisted int64   `json:"persisted"`
+	// Memory is resident, in bytes, by process; Heap is what Go's heaps of the
+	// system's processes hold, garbage included.
+	Memory map[string]int64 `json:"memory_bytes"`
+	Heap   int64            `json:"heap_bytes"`
 }
 
 func newWatch(s *Session, c *clock, first, seen int64, rows float64) *watch {
@@ -431,6 +435,12 @@ func (w *watch) run(ctx context.Context) error {
 		p := Point{
 			Second: now.Sub(begun).Seconds(), Intended: min(due, w.clock.to) - w.first,
 			Sequenced: w.s.observer.seen.Load() - w.seen, Persisted: int64(m["tidemark_tomongo_rows_total"] - w.rows),
+			Memory: map[string]int64{}, Heap: int64(m["go_memstats_heap_alloc_bytes"]),
+		}
+		for name, pid := range w.s.sys.pids {
+			if _, p.Memory[name], err = stat(pid); err != nil {
+				return fmt.Errorf("process %s (%d): %w", name, pid, err)
+			}
 		}
 		if !w.s.persists(m) {
 			p.Persisted = p.Sequenced

@@ -11,3 +11,6 @@ func Prepare(cfg StageConfig, partition int32) (batches [][]wire.Record, warm in
 	batches, err = prepare(&cfg, partition, cfg.Batches+cfg.warm())
 	return batches, cfg.warm(), err
 }
+
+// MemoryText is the line of a report about memory over time.
+var MemoryText = memoryText

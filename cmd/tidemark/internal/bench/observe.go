@@ -210,7 +210,7 @@ func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv waterm
 // subscribed.
 func (o *observer) listen(ctx context.Context, user watermark.UserID, ready func()) error {
 	var once sync.Once
-	live := client.WebSocket{URL: o.sys.gateway, User: user, Device: "bench-" + string(user)}
+	live := &client.WebSocket{URL: o.sys.gateway, User: user, Device: "bench-" + string(user)}
 	err := live.Stream(ctx, func() { once.Do(ready) }, func(e *tidemarkv1.PushEvent) {
 		clock := o.clock.Load()
 		n, ok := number(e.GetMessage().GetClientMessageId())

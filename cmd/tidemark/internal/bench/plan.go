@@ -22,6 +22,10 @@ type Costs struct {
 	Driver, KafkaRecord float64
 	// For each device that is online and gets a message.
 	Gateway float64
+	// Rounds are cores that go into rounds of few messages, where there is room for
+	// them: for one process of each worker, for Redis and for Kafka. A busy system
+	// makes fewer, larger rounds, and in the end next to none.
+	ToRedisRounds, ToMongoRounds, ToPushRounds, RedisRounds, KafkaRounds float64
 	// Bytes that a conversation takes in Redis beside its messages, one of its
 	// members, and a message beside its body.
 	ConversationBytes, MemberBytes, MessageBytes float64
@@ -32,8 +36,9 @@ type Costs struct {
 // DefaultCosts were measured on the machine of docs/performance.md.
 func DefaultCosts() Costs {
 	return Costs{
-		ToRedis: 12, ToRedisConversation: 6, ToMongo: 20, ToMongoConversation: 35, ToPush: 9, Driver: 30,
-		Redis: 24, RedisConversation: 105, Kafka: 54, KafkaRecord: 76, Gateway: 15,
+		ToRedis: 12, ToRedisConversation: 6, ToMongo: 20, ToMongoConversation: 35, ToPush: 9, Driver: 20,
+		Redis: 20, RedisConversation: 70, Kafka: 6, KafkaRecord: 12, Gateway: 15,
+		ToRedisRounds: 0.15, ToMongoRounds: 0.06, ToPushRounds: 0.09, RedisRounds: 0.06, KafkaRounds: 0.25,
 		ConversationBytes: 3000, MemberBytes: 180, MessageBytes: 150, RowBytes: 260,
 	}
 }
@@ -51,6 +56,8 @@ type Plan struct {
 	Kept float64
 	// Online is the share of members with a device that is connected, 0..1.
 	Online float64
+	// Burst is how many messages a conversation gets in a row, at least 1. 0: 1.
+	Burst float64
 	// Batch is how long messages are gathered where the system is busy, in
 	// seconds: what makes b, the messages of one conversation in a batch. 0: 50 ms.
 	Batch float64
@@ -61,6 +68,8 @@ type Plan struct {
 type Need struct {
 	Part  string  `json:"part"`
 	Cores float64 `json:"cores"`
+	// Rounds are cores beside them, where there is room: see Costs.
+	Rounds float64 `json:"rounds_cores"`
 	// Memory in bytes; 0: not counted.
 	Memory float64 `json:"memory_bytes"`
 }
@@ -89,6 +98,8 @@ func (p *Plan) fill() error {
 	bad(!(p.Kept >= 0 && p.Kept <= 10_000), "messages in Redis must be within 0..10000")
 	bad(!(p.Online >= 0 && p.Online <= 1), "online must be within 0..1")
 	bad(!(p.Batch >= 0), "batch must not be negative")
+	bad(p.Burst != 0 && !(p.Burst >= 1), "burst must be at least 1")
+	p.Burst = max(p.Burst, 1)
 	if p.Batch == 0 {
 		p.Batch = 0.05
 	}
@@ -97,35 +108,38 @@ func (p *Plan) fill() error {
 
 // Answer works out a plan:
 //
-//	b        = x / (1 - e^-x),  x = rate * batch / conversations
+//	b        = burst * x / (1 - e^-x),  x = rate / burst * batch / conversations
 //	cores    = rate * (per message + per conversation / b) / 1e6
+//	rounds   = cores of rounds * (1 - e^(-rate / 200)), and none where there is no room
 //	Redis    = conversations * (conversation + members * member + kept * (message + size))
 //	history  = rate * 86400 * (row + size)
 //
-// b is the number of messages of a conversation that has any, where they come
-// at random.
+// b is the number of messages of a conversation that has any, where bursts come
+// at random and none is cut in two.
 func (p Plan) Answer() (*Answer, error) {
 	if err := p.fill(); err != nil {
 		return nil, err
 	}
 	c := p.Costs
-	x := p.Rate * p.Batch / float64(p.Conversations)
-	b := 1.0
+	x := p.Rate / p.Burst * p.Batch / float64(p.Conversations)
+	b := p.Burst
 	if x > 1e-9 {
-		b = x / -math.Expm1(-x)
+		b *= x / -math.Expm1(-x)
 	}
 	cores := func(message, conversation float64) float64 { return p.Rate * (message + conversation/b) / 1e6 }
+	// Below some hundred messages a second each makes a round of its own.
+	rounds := func(cores float64) float64 { return cores * -math.Expm1(-p.Rate/200) }
 	memory := float64(p.Conversations) * (c.ConversationBytes + float64(p.Members)*c.MemberBytes + p.Kept*(c.MessageBytes+float64(p.Size)))
 	day := p.Rate * 86400
 	return &Answer{
 		PerBatch: b,
 		Needs: []Need{
-			{"toredis", cores(c.ToRedis+c.Driver, c.ToRedisConversation+c.Driver), 0},
-			{"tomongo", cores(c.ToMongo, c.ToMongoConversation+c.Driver), 0},
-			{"topush", cores(c.ToPush, c.Driver), 0},
-			{"gateway", cores(c.Gateway*p.Online*float64(p.Members), 0), 0},
-			{"redis", cores(c.Redis, c.RedisConversation), memory},
-			{"kafka", cores(c.Kafka, c.KafkaRecord), 0},
+			{"toredis", cores(c.ToRedis+c.Driver, c.ToRedisConversation+c.Driver), rounds(c.ToRedisRounds), 0},
+			{"tomongo", cores(c.ToMongo, c.ToMongoConversation+c.Driver), rounds(c.ToMongoRounds), 0},
+			{"topush", cores(c.ToPush, c.Driver), rounds(c.ToPushRounds), 0},
+			{"gateway", cores(c.Gateway*p.Online*float64(p.Members), 0), 0, 0},
+			{"redis", cores(c.Redis, c.RedisConversation), rounds(c.RedisRounds), memory},
+			{"kafka", cores(c.Kafka, c.KafkaRecord), rounds(c.KafkaRounds), 0},
 		},
 		HistoryPerDay: day * (c.RowBytes + float64(p.Size)),
 		LogPerDay:     day * 2 * (150 + float64(p.Size)), // toRedis and sequenced

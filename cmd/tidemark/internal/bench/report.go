@@ -169,6 +169,9 @@ func (r *Report) Text() (summary []string, latencies, processes, counts [][]stri
 	if r.NotFound+r.Skipped > 0 {
 		summary = append(summary, fmt.Sprintf("%d probes found nothing within %s, %d were not made", r.NotFound, probeFor, r.Skipped))
 	}
+	if line := memoryText(r.Points); line != "" {
+		summary = append(summary, line)
+	}
 	for _, x := range []struct {
 		name string
 		l    Latency
@@ -181,6 +184,23 @@ func (r *Report) Text() (summary []string, latencies, processes, counts [][]stri
 		}
 	}
 	return summary, latencies, UsageRows(r.Processes), CountRows(r.Counts)
+}
+
+// memoryText says what each process held after a quarter, a half, three quarters
+// and at the end of a trial, the time included that it took to catch up.
+func memoryText(points []Point) string {
+	if len(points) < 4 {
+		return ""
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(points[0].Memory)) {
+		at := make([]string, 4)
+		for i := range at {
+			at[i] = fmt.Sprintf("%.0f", float64(points[(i+1)*len(points)/4-1].Memory[name])/1e6)
+		}
+		out = append(out, name+" "+strings.Join(at, ", "))
+	}
+	return "MB after each quarter: " + strings.Join(out, "; ")
 }
 
 // UsageRows gives processes for a table.

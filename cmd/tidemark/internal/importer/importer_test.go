@@ -505,3 +505,24 @@ func TestImportIntoAFilledFile(t *testing.T) {
 		t.Errorf("%+v", rep)
 	}
 }
+
+// A line is held in memory, so its length has a bound, and the error names it.
+func TestALineThatIsTooLong(t *testing.T) {
+	path := file(t, story[0], `{"type":"message"`)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Truncate(importer.MaxLine+1000), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	// The hole of the file is one line of zero bytes behind the two that it has.
+	h := storagetest.NewMemory()
+	_, err = importer.Import(t.Context(), importer.Config{Source: importer.Lines(path, convert.Limits{}), To: h})
+	if want := fmt.Sprintf("line 3 is longer than %d bytes", importer.MaxLine); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+	if dump(t, h) != dump(t, storagetest.NewMemory()) {
+		t.Error("something is imported")
+	}
+}

@@ -143,6 +143,10 @@ func (r *record) read(in *bufio.Reader) error {
 			return fmt.Errorf("a temporary file is cut off: %w", io.ErrUnexpectedEOF)
 		}
 	}
+	// A key is made of its line, and shorter than one of twice its bytes.
+	if n[0] > 2*MaxLine || n[3] > MaxLine {
+		return fmt.Errorf("a temporary file is damaged: a line of %d bytes with a key of %d", n[3], n[0])
+	}
 	b := make([]byte, n[0]+n[3])
 	if _, err := io.ReadFull(in, b); err != nil {
 		return fmt.Errorf("a temporary file is cut off: %w", err)

@@ -64,7 +64,7 @@ func (s *Stack) auditConfig(cfg AuditConfig) audit.Config {
 	space := keyspace.Space{Prefix: s.cfg.Redis.Prefix, Expiry: s.cfg.Redis.Expiry, Incarnation: s.cfg.Redis.Incarnation}
 	out := audit.Config{
 		History:  s.history,
-		Redis:    audit.Server{Runner: keyspace.NewRunner(s.redis), Space: space, Decode: wire.DecodeMessage},
+		Redis:    audit.Server{Runner: keyspace.NewRunner(s.redis), Client: s.redis, Space: space, Decode: wire.DecodeMessage},
 		Fence:    fence{s},
 		Patience: cfg.Patience, Rate: cfg.Rate, Found: cfg.Found, Progress: cfg.Progress,
 		Logger: s.cfg.Logger,

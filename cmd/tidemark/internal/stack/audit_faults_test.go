@@ -5,6 +5,7 @@ package stack_test
 import (
 	"database/sql"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -224,6 +225,19 @@ var faults = []fault{
 	{name: "repair number fell in Redis", want: audit.RedisBounds, mends: true, do: func(s *saboteur) {
 		s.sql("UPDATE conversations SET repair_number = 9 WHERE id = ?", s.conv)
 	}},
+	{name: "policy fell in Redis", want: audit.RedisPolicy, mends: true, log: true, do: func(s *saboteur) {
+		s.keepOnSend()
+		s.override(0)
+	}},
+	{name: "another policy of the same version", want: audit.RedisPolicy, mends: true, log: true, do: func(s *saboteur) {
+		s.keepOnSend()
+		s.override(5)
+	}},
+	{name: "policy missing", want: audit.MissingBounds, mends: true, log: true, do: func(s *saboteur) {
+		s.keepOnSend()
+		s.cold()
+		s.sql("UPDATE conversations SET override = 0 WHERE id = ?", s.conv)
+	}},
 	{name: "window fell in Redis", want: audit.RedisMember, mends: true, log: true, do: func(s *saboteur) {
 		s.member("eve", func(m *watermark.Member) { m.Version, m.Memberships[0].Upper, m.Ops = 1, 0, m.Ops[:1] })
 	}},
@@ -261,6 +275,26 @@ func (s *saboteur) raiseMin(to int64) {
 		s.t.Fatal(err)
 	}
 	s.settle()
+}
+
+func (s *saboteur) keepOnSend() {
+	s.t.Helper()
+	req := &tidemarkv1.SetUnreadPolicyRequest{Conversation: string(s.conv), Policy: tidemarkv1.UnreadPolicy_UNREAD_POLICY_KEEP_ON_SEND, OpId: s.op()}
+	if _, err := s.svc.SetUnreadPolicy(s.ctx(), req); err != nil {
+		s.t.Fatal(err)
+	}
+	s.settle()
+}
+
+// override changes what Redis has of the conversation's own policy, as
+// watermark.PolicyChanged.Code gives it.
+func (s *saboteur) override(code int64) {
+	s.t.Helper()
+	own, err := s.redis.HGet(s.ctx(), s.key(keyspace.Meta), "own").Result()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.meta("own", fmt.Sprint(own[:strings.LastIndexByte(own, ' ')+1], code))
 }
 
 func (s *saboteur) prepare() {

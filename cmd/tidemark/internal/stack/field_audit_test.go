@@ -171,7 +171,7 @@ func (r *rig) connectDevice(user, name, url string) *device {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	connected, done := make(chan struct{}, 100), make(chan error, 1)
 	go func() {
-		done <- client.WebSocket{URL: url, User: watermark.UserID(user), Device: name}.Stream(ctx,
+		done <- (&client.WebSocket{URL: url, User: watermark.UserID(user), Device: name}).Stream(ctx,
 			func() { connected <- struct{}{} },
 			func(e *tidemarkv1.PushEvent) {
 				d.mu.Lock()

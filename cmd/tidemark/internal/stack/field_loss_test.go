@@ -256,7 +256,7 @@ func TestField_L7_RestartedPushWorkerReplaysNothing(t *testing.T) {
 		var got []string
 		dev, err := client.New(client.Config{
 			User: "A", Device: "d1", Service: r.svc, Logger: testLogger(t),
-			Live: client.WebSocket{URL: run.GatewayURL(), User: "A", Device: "d1"},
+			Live: &client.WebSocket{URL: run.GatewayURL(), User: "A", Device: "d1"},
 			OnMessage: func(_ context.Context, u client.Update) error {
 				mu.Lock()
 				defer mu.Unlock()

@@ -43,7 +43,7 @@ func (r *rig) follow(user, name, url string) *follower {
 	f := &follower{got: map[string][]string{}, SyncServiceClient: r.svc}
 	dev, err := client.New(client.Config{
 		User: watermark.UserID(user), Device: name, Service: f, Logger: slog.New(slog.DiscardHandler),
-		Live: client.WebSocket{URL: url, User: watermark.UserID(user), Device: name, Back: func() { f.backs.Add(1) }},
+		Live: &client.WebSocket{URL: url, User: watermark.UserID(user), Device: name, Back: func() { f.backs.Add(1) }},
 		OnMessage: func(_ context.Context, u client.Update) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()

@@ -104,7 +104,7 @@ func (r *rig) listen(user string) func() []string {
 	ctx, stop := context.WithCancel(r.t.Context())
 	connected, ended := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		ended <- client.WebSocket{URL: r.roles[stack.ToPush].stack.GatewayURL(), User: watermark.UserID(user), Device: "d"}.Stream(ctx,
+		ended <- (&client.WebSocket{URL: r.roles[stack.ToPush].stack.GatewayURL(), User: watermark.UserID(user), Device: "d"}).Stream(ctx,
 			func() {
 				select {
 				case connected <- struct{}{}:

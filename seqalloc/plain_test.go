@@ -182,6 +182,15 @@ func TestTheShortWayKnowsTheOldGenerationOfIDs(t *testing.T) {
 	})
 }
 
+func TestTheShortWayKnowsAnIDTwiceInABatch(t *testing.T) {
+	onEachRedis(t, func(t *testing.T, x *fixture) {
+		x.warm(t, fresh())
+		x.decide(t, x.sends("bob", 1)...)
+		wantVerdicts(t, x.decide(t, x.send("alice", "x"), x.send("bob", "x"), x.send("alice", "x")), "accepted 2", "accepted 3", "resent 2")
+		wantVerdicts(t, x.decide(t, x.send("bob", "y"), x.send("alice", "x")), "accepted 4", "resent 2")
+	})
+}
+
 // contents gives what stands in the conversation's keys, by part, but for its
 // warm-up, and which of them would never expire.
 func (x *fixture) contents(t testing.TB) map[string]any {

@@ -5,7 +5,9 @@
 // It promises:
 //   - What it says about a conversation comes from Redis only while Redis may
 //     be believed about it: its meta stands, is warm, and names the incarnation
-//     of the server that answers. That is checked inside the script that reads.
+//     of the server that answers. The script that reads checks that, with the
+//     name that the server confirms in the same round trip (see
+//     keyspace.Runner).
 //   - Read marks only rise; a member's window never gets older.
 //   - One call is one pipelined round trip for every 1,000 entries (a merge of
 //     very many members takes two), and costs what there is, never what a

@@ -36,7 +36,9 @@ func good() database {
 		version:     1,
 		collections: bson.A{coll("messages", clustered), coll("members", bson.D{}), coll("conversations", bson.D{})},
 		messages: bson.A{id, index("tidemark_c_s", keys("c", "s")), index("tidemark_m_c_s", keys("m", "c", "s"),
-			bson.E{Key: "partialFilterExpression", Value: bson.D{{Key: "m", Value: bson.D{{Key: "$exists", Value: true}}}}})},
+			bson.E{Key: "partialFilterExpression", Value: bson.D{{Key: "m", Value: bson.D{{Key: "$exists", Value: true}}}}}),
+			index("tidemark_c_rv_at", keys("c", "rv.at"),
+				bson.E{Key: "partialFilterExpression", Value: bson.D{{Key: "rv.at", Value: bson.D{{Key: "$exists", Value: true}}}}})},
 		other:   bson.A{id, index("tidemark_u_c", keys("u", "c"))},
 		devices: bson.A{id, index("tidemark_u_d", keys("u", "d"))},
 	}

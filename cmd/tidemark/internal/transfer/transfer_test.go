@@ -266,6 +266,14 @@ func TestCompareSeesAManipulatedRow(t *testing.T) {
 		}
 	}
 	same(t, from, to)
+	for i, offset := range []string{"9", "NULL"} { // of a message that is revoked on both sides
+		if _, err := db.Exec("UPDATE messages SET revoked_offset = " + offset + " WHERE conversation = 'group:big' AND seq = 1900"); err != nil {
+			t.Fatal(err)
+		}
+		if rep := compared(t, from, to); rep.Same() != (i == 1) {
+			t.Errorf("revoked at %s: %+v", offset, rep)
+		}
+	}
 	write(t, to, rows("group:big", 2001, 2001))
 	if rep := compared(t, from, to); rep.Differing != 1 || rep.Differences[0].Detail != "seq 2001 is in the target only" || rep.Differences[0].Kind != "messages" {
 		t.Errorf("a row more: %+v", rep)
@@ -290,6 +298,8 @@ func columnsOf(t *testing.T, db *sql.DB, table string) (out []string) {
 			out = append(out, name+" = '"+map[string]string{"mentions": `["eve"]`, "ops": "[]", "memberships": "[[1,1,0]]", "attributes": `{"k":"w"}`}[name]+"'")
 		case name == "revoked_by" || name == "revoked_at":
 			out = append(out, "revoked_by = 'eve', revoked_at = 1") // one without the other says nothing
+		case name == "revoked_offset":
+			out = append(out, "revoked_by = 'eve', revoked_at = 1, revoked_offset = 9")
 		case kind == "BLOB":
 			out = append(out, fmt.Sprintf("%s = randomblob(length(%s))", name, name))
 		case kind == "TEXT" && (name == "conversation" || name == "id"):

@@ -110,7 +110,7 @@ func (h *Hot) CheckServer(ctx context.Context) error {
 	for _, m := range all {
 		if m.Policy != "" && m.Policy != NeverEvicts {
 			errs = append(errs, fmt.Errorf(
-				"Redis at %s may evict keys: maxmemory-policy is %s with maxmemory %d, it must be noeviction; run CONFIG SET maxmemory-policy noeviction, and set it in the server's configuration",
+				"the Redis at %s may evict keys: maxmemory-policy is %s with maxmemory %d, it must be noeviction; run CONFIG SET maxmemory-policy noeviction, and set it in the server's configuration",
 				m.Server, m.Policy, max(m.Limit, 0)))
 		}
 	}

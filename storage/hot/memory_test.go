@@ -3,6 +3,7 @@ package hot_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,11 +50,11 @@ func (e *env) series(name string) map[string]float64 {
 			continue
 		}
 		for _, m := range f.GetMetric() {
-			labels := ""
+			var labels strings.Builder
 			for _, l := range m.GetLabel() {
-				labels += l.GetName() + "=" + l.GetValue() + " "
+				labels.WriteString(l.GetName() + "=" + l.GetValue() + " ")
 			}
-			out[labels] = m.GetGauge().GetValue()
+			out[labels.String()] = m.GetGauge().GetValue()
 		}
 	}
 	return out

@@ -172,7 +172,7 @@ func TestReal_FirstReplicaAttached(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := replica.SlaveOf(r.ctx(), host, port).Err(); err != nil {
+		if err := replica.ReplicaOf(r.ctx(), host, port).Err(); err != nil {
 			t.Fatal(err)
 		}
 		r.eventually("it follows", func() error {

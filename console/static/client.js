@@ -463,6 +463,7 @@ export class Device {
     this.#become(State.catchingUp, '');
     this.#queue(async () => {
       await this.#sync([...this.rooms.keys()]);
+      await this.#revokes().catch((err) => this.on.note(err.message, 'error', err));
       if (this.state === State.catchingUp) this.#become(State.live, '');
     });
     this.#flush();
@@ -619,6 +620,40 @@ export class Device {
     if (!patient) await this.#fill(room);
     else if (room.missing().length > 0) this.#pullSoon(room);
     this.on.change(room.conversation);
+  }
+
+  // #revokes learns what was revoked while the device was away, from what changed
+  // in the list since it last asked, and pulls the tombstones.
+  async #revokes() {
+    for (let pageToken = '', more = true; more;) {
+      const page = await this.#retry(() => this.api.call('SyncConversations', { user: this.user, version: this.version ?? '', pageToken }, { signal: this.online.signal }));
+      if (!page) return;
+      for (const { watermarks, revoked = [], moreRevoked } of [...(page.changed ?? []), ...(page.removed ?? [])]) {
+        const room = this.rooms.get(watermarks.conversation);
+        if (room) await this.#retry(() => (moreRevoked ? this.#again(room) : this.#fetch(room, revoked.map(num))));
+      }
+      pageToken = page.nextPageToken ?? '';
+      more = pageToken !== '';
+      if (!more) this.version = page.version;
+    }
+  }
+
+  // #fetch pulls single messages again that are here and stand revoked elsewhere.
+  async #fetch(room, seqs) {
+    for (const seq of seqs) {
+      const had = room.messages.get(seq);
+      if (!had || had.revoked) continue;
+      const page = await this.#pull(room, seq, seq);
+      for (const m of page.messages ?? []) this.#deliver(room, m);
+      this.on.change(room.conversation);
+    }
+  }
+
+  // #again forgets all messages of a room and pulls the newest.
+  #again(room) {
+    room.messages.clear();
+    room.known = [];
+    return this.#sync([room.conversation]);
   }
 
   // #fill pulls what is missing, oldest first.

@@ -371,6 +371,9 @@ func (o *oracle) numbers(u watermark.UserID, name string, got *v1.Watermarks) {
 	want.MinSeq, want.MaxSeq = c.edges(p)
 	if peer := c.peer(id, u); peer != nil {
 		want.PeerReceiptSeq = int64(peer.receipt)
+		if !p.in { // nor by how far the peer has read
+			want.PeerReceiptSeq = max(0, min(want.PeerReceiptSeq, want.MaxSeq))
+		}
 	}
 	for i := range c.rows {
 		if p.in { // who left does not learn that it went on

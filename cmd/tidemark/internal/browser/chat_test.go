@@ -172,6 +172,12 @@ func TestRevokeLeavesATombstone(t *testing.T) {
 	d.awaitSeen("bob", "1 one", "2 revoked by alice")
 	d.awaitSeen("alice", "1 one", "2 revoked by alice")
 	d.awaitLog("alice", "Revoked: seq 2 is a tombstone for everybody.")
+	d.press("bob", "Go offline")
+	d.awaitState("bob", "Offline")
+	d.press("alice", "Revoke last")
+	d.awaitSeen("alice", "1 revoked by alice", "2 revoked by alice")
+	d.press("bob", "Come back")
+	d.awaitSeen("bob", "1 revoked by alice", "2 revoked by alice")
 }
 
 func TestPeersLearnWhatIsRead(t *testing.T) {

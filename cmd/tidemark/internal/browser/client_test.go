@@ -113,7 +113,19 @@ func TestTheClient(t *testing.T) {
 			w.sockets[0].close(3000, 'bye');
 			await w.until('connected again', () => w.sockets.length === 2 && w.device.state === 'live');
 			return w.log`,
-			[]string{"= waiting: bye", "= connecting", "connect", "= catching up", "GetWatermarks", "= live"}},
+			[]string{"= waiting: bye", "= connecting", "connect", "= catching up", "GetWatermarks", "SyncConversations", "= live"}},
+		"what was revoked during a break is a tombstone": {`
+			const w = await newWorld({max: 4});
+			w.revoked = ['2', '9']; w.sockets[0].close(1006);
+			await w.until('connected again', () => w.sockets.length === 2 && w.device.state === 'live');
+			return [w.seqs().map(s => s + (w.room.messages.get(s).revoked ? 'x' : '')).join(' '), ...w.log.filter(l => l.startsWith('Pull'))]`,
+			[]string{"1 2x 3 4", "Pull 2..2"}},
+		"where more was revoked than is told everything is pulled": {`
+			const w = await newWorld({max: 4});
+			w.revoked = ['2', '3']; w.moreRevoked = true; w.sockets[0].close(1006);
+			await w.until('connected again', () => w.sockets.length === 2 && w.device.state === 'live');
+			return [w.seqs().map(s => s + (w.room.messages.get(s).revoked ? 'x' : '')).join(' '), ...w.log.filter(l => l.startsWith('Pull'))]`,
+			[]string{"1 2x 3x 4", "Pull 1..4", "Pull 4..4"}},
 		"after a break what was missed is pulled": {`
 			const w = await newWorld({max: 4});
 			w.max = 6; w.sockets[0].close(1006);

@@ -5,7 +5,10 @@ globalThis.newWorld = async (options = {}) => {
   const conversation = 'group:x';
   const world = {
     lib, log: [], sockets: [], calls: [], max: 0, min: 1, read: 0, repair: 0, repairFrom: 0, visible: null, held: null, faults: [], bodies: {},
-    row: (seq) => ({ conversation, seq: String(seq), sender: 'zoe', clientMessageId: 'm' + seq, text: world.bodies[seq] ?? 't' + seq }),
+    revoked: [], moreRevoked: false,
+    row: (seq) => (world.revoked.includes(String(seq))
+      ? { conversation, seq: String(seq), sender: 'zoe', revoked: true, revokedBy: 'zoe' }
+      : { conversation, seq: String(seq), sender: 'zoe', clientMessageId: 'm' + seq, text: world.bodies[seq] ?? 't' + seq }),
     push: (event) => world.sockets.at(-1).say({ push: { channel: 'user:ann', pub: { data: { conversation, maxSeq: String(world.max), repairNumber: String(world.repair), ...event } } } }),
     // message n is there, and is pushed
     message(n) { world.max = Math.max(world.max, n); world.push({ message: world.row(n) }); },
@@ -31,6 +34,10 @@ globalThis.newWorld = async (options = {}) => {
       conversation: c, minSeq: String(world.min), maxSeq: String(world.max), readSeq: String(world.read), unread: '0', repairNumber: String(world.repair), repairFrom: String(world.repairFrom),
       visible: world.visible ?? (world.max >= world.min ? [{ begin: String(world.min), end: String(world.max) }] : []), member: true, membership: 1,
     })) }),
+    SyncConversations: ({ version }) => ({
+      changed: [{ watermarks: { conversation }, ...(version === 'v' + world.revoked.length ? {} : { revoked: world.revoked, moreRevoked: world.moreRevoked }) }],
+      version: 'v' + world.revoked.length,
+    }),
     Pull: ({ ranges: [r] }) => {
       const end = Math.min(r.end, r.begin + r.num - 1);
       const messages = [];

@@ -1,5 +1,5 @@
-// Package certs is the server's side of TLS: a certificate that is renewed on
-// disk is used without a restart.
+// Package certs renews certificates: one that is renewed on disk is used without
+// a restart, by a listener and by those who show it to a server.
 //
 // The files are looked at when somebody connects, at most once a second. Files
 // that changed are read; when they cannot be, or do not fit together (a renewal
@@ -7,7 +7,7 @@
 // logged, once for each state of the files. Connections that stand are not
 // touched.
 //
-// A Server is safe for concurrent use and starts no goroutines.
+// A Source is safe for concurrent use and starts no goroutines.
 package certs
 
 import (
@@ -28,8 +28,7 @@ const look = time.Second
 
 // Config names the files.
 type Config struct {
-	// Cert and Key are PEM files with the server's certificate chain and key.
-	// Required.
+	// Cert and Key are PEM files with a certificate chain and its key. Required.
 	Cert, Key string
 	// ClientCA is a PEM file with the authorities of clients; a client without a
 	// certificate by one of them is turned away. Empty: clients need none.
@@ -39,8 +38,8 @@ type Config struct {
 	Logger *slog.Logger     // nil: nothing is logged
 }
 
-// Server holds what the files said when they were last good.
-type Server struct {
+// Source holds what the files said when they were last good.
+type Source struct {
 	cfg Config
 
 	mu     sync.Mutex
@@ -56,7 +55,7 @@ type stamp struct {
 }
 
 // New reads the files.
-func New(cfg Config) (*Server, error) {
+func New(cfg Config) (*Source, error) {
 	if cfg.Cert == "" || cfg.Key == "" {
 		return nil, errors.New("certs: certificate and key files are both needed")
 	}
@@ -66,7 +65,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, looked: cfg.Now()}
+	s := &Source{cfg: cfg, looked: cfg.Now()}
 	var err error
 	if s.stamps, err = s.stat(); err != nil {
 		return nil, fmt.Errorf("certs: %w", err)
@@ -79,7 +78,7 @@ func New(cfg Config) (*Server, error) {
 
 // Config gives the configuration of a listener; every connection is made with
 // what the files say then.
-func (s *Server) Config() *tls.Config {
+func (s *Source) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		NextProtos:         protocols(),
@@ -87,9 +86,15 @@ func (s *Server) Config() *tls.Config {
 	}
 }
 
+// ClientCertificate gives what the files say now, for GetClientCertificate of
+// those who connect to a server that asks for one.
+func (s *Source) ClientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	return &s.current().Certificates[0], nil
+}
+
 func protocols() []string { return []string{"h2", "http/1.1"} }
 
-func (s *Server) current() *tls.Config {
+func (s *Source) current() *tls.Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.cfg.Now()
@@ -118,7 +123,7 @@ func (s *Server) current() *tls.Config {
 	return s.tls
 }
 
-func (s *Server) files() []string {
+func (s *Source) files() []string {
 	files := []string{s.cfg.Cert, s.cfg.Key}
 	if s.cfg.ClientCA != "" {
 		files = append(files, s.cfg.ClientCA)
@@ -126,7 +131,7 @@ func (s *Server) files() []string {
 	return files
 }
 
-func (s *Server) stat() ([]stamp, error) {
+func (s *Source) stat() ([]stamp, error) {
 	var out []stamp
 	for _, name := range s.files() {
 		var info fs.FileInfo
@@ -139,7 +144,7 @@ func (s *Server) stat() ([]stamp, error) {
 	return out, nil
 }
 
-func (s *Server) read() (*tls.Config, error) {
+func (s *Source) read() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(s.cfg.Cert, s.cfg.Key)
 	if err != nil {
 		return nil, fmt.Errorf("load %s and %s: %w", s.cfg.Cert, s.cfg.Key, err)

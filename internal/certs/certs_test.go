@@ -179,6 +179,29 @@ func TestClientsNeedACertificateWhenThereIsAnAuthority(t *testing.T) {
 	}
 }
 
+func TestAClientShowsTheRenewedCertificate(t *testing.T) {
+	server, one, two := newPair(t, "server"), newPair(t, "one"), newPair(t, "two")
+	s, c := newFiles(t, server), newFiles(t, one)
+	if err := os.WriteFile(s.ca, two.cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	addr := serve(t, certs.Config{Cert: s.cert, Key: s.key, ClientCA: s.ca})
+	now := time.Now()
+	source, err := certs.New(certs.Config{Cert: c.cert, Key: c.key, Now: func() time.Time { now = now.Add(2 * time.Second); return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := trusting(server)
+	cfg.GetClientCertificate = source.ClientCertificate
+	if _, err := dial(t.Context(), addr, cfg); err == nil {
+		t.Error("the one before is taken: the test shows nothing")
+	}
+	c.write(t, two)
+	if _, err := dial(t.Context(), addr, cfg); err != nil {
+		t.Errorf("the renewed one is not shown: %v", err)
+	}
+}
+
 func TestOldVersionsAreRefusedAndHTTP2IsSpoken(t *testing.T) {
 	p := newPair(t, "one")
 	f := newFiles(t, p)

@@ -6,12 +6,14 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tidemark-im/tidemark/api/convert"
 	tidemarkv1 "github.com/tidemark-im/tidemark/api/tidemark/v1"
+	"github.com/tidemark-im/tidemark/internal/certs"
 	"github.com/tidemark-im/tidemark/internal/config"
 	"github.com/tidemark-im/tidemark/pipeline"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
@@ -71,7 +73,7 @@ func (a appender) append(ctx context.Context, out wire.Out, topic string, err er
 }
 
 func kafkaConfig(cfg Config) (pipeline.Config, error) {
-	t, err := tlsConfig(cfg.Kafka.TLS)
+	t, err := tlsConfig(cfg.Kafka.TLS, cfg.Logger)
 	if err != nil {
 		return pipeline.Config{}, fmt.Errorf("kafka.tls: %w", err)
 	}
@@ -95,8 +97,8 @@ func maxRecord(maxBody int) int {
 // itself, with growing pauses, or tells its own caller to: the driver's four
 // times five attempts would only hide an outage for seconds. One more attempt
 // is left to it, for a pooled connection that broke while nobody looked.
-func redisOptions(r config.Redis) (*redis.UniversalOptions, error) {
-	t, err := tlsConfig(r.TLS)
+func redisOptions(r config.Redis, log *slog.Logger) (*redis.UniversalOptions, error) {
+	t, err := tlsConfig(r.TLS, log)
 	if err != nil {
 		return nil, fmt.Errorf("redis.tls: %w", err)
 	}
@@ -107,7 +109,9 @@ func redisOptions(r config.Redis) (*redis.UniversalOptions, error) {
 	}, nil
 }
 
-func tlsConfig(t config.TLS) (*tls.Config, error) {
+// tlsConfig gives the settings of connections to a server. The certificate that
+// is shown to it is read again when its files change.
+func tlsConfig(t config.TLS, log *slog.Logger) (*tls.Config, error) {
 	if !t.Enabled {
 		return nil, nil
 	}
@@ -123,11 +127,11 @@ func tlsConfig(t config.TLS) (*tls.Config, error) {
 		}
 	}
 	if t.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		own, err := certs.New(certs.Config{Cert: t.Cert, Key: t.Key, Logger: log})
 		if err != nil {
-			return nil, fmt.Errorf("load cert and key: %w", err)
+			return nil, fmt.Errorf("cert and key: %w", err)
 		}
-		c.Certificates = []tls.Certificate{pair}
+		c.GetClientCertificate = own.ClientCertificate
 	}
 	return c, nil
 }

@@ -79,7 +79,7 @@ func checkKafka(ctx context.Context, c Config) (string, error) {
 }
 
 func checkRedis(ctx context.Context, c Config) (string, error) {
-	opts, err := redisOptions(c.Redis)
+	opts, err := redisOptions(c.Redis, c.Logger)
 	if err != nil {
 		return "", err
 	}

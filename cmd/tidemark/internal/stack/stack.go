@@ -201,7 +201,7 @@ func (s *Stack) openKafka(ctx context.Context) (err error) {
 }
 
 func (s *Stack) openRedis(ctx context.Context) (err error) {
-	opts, err := redisOptions(s.cfg.Redis)
+	opts, err := redisOptions(s.cfg.Redis, s.cfg.Logger)
 	if err != nil {
 		return err
 	}
@@ -265,7 +265,7 @@ func (s *Stack) openGateway(context.Context) (err error) {
 	}
 	if s.cfg.Gateway.Redis {
 		r := s.cfg.Redis
-		t, err := tlsConfig(r.TLS)
+		t, err := tlsConfig(r.TLS, s.cfg.Logger)
 		if err != nil {
 			return fmt.Errorf("redis.tls: %w", err)
 		}

@@ -47,7 +47,7 @@ func (nothing) Printf(context.Context, string, ...any) {}
 // Redis connects to the Redis that a configuration describes, for tools that
 // need nothing else of a stack.
 func Redis(cfg config.Redis) (redis.UniversalClient, error) {
-	opts, err := redisOptions(cfg)
+	opts, err := redisOptions(cfg, nil)
 	if err != nil {
 		return nil, err
 	}

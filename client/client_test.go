@@ -265,6 +265,13 @@ func (s *server) Stream(ctx context.Context, connected func(), event func(*tidem
 	return nil
 }
 
+// asked tells how often the list was asked for.
+func (s *server) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lists
+}
+
 func (s *server) send(conv string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

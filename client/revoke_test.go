@@ -134,19 +134,21 @@ func TestLostPushesAreFoundByTheRecheck(t *testing.T) {
 	live(t, s, d, func(c *client.Config) { c.Recheck = 10 * time.Minute }, func(settle func()) {
 		s.send(tea, 1)
 		s.revoke(tea, 2)
+		s.mu.Lock()
 		s.read[tea] = 4
-		lists = s.lists
+		s.mu.Unlock()
+		lists = s.asked()
 		time.Sleep(9*time.Minute - time.Second) // of the test's own clock
 		settle()
-		late = s.lists
+		late = s.asked()
 		time.Sleep(2*time.Minute + time.Second)
 		synctest.Wait()
 	})
 	if late != lists {
 		t.Error("the list was asked for before its time")
 	}
-	if s.lists != lists+1 {
-		t.Errorf("the list was asked for %d times, want once", s.lists-lists)
+	if got := s.asked() - lists; got != 1 {
+		t.Errorf("the list was asked for %d times, want once", got)
 	}
 	if diff := cmp.Diff(s.shows(tea), d.shown(tea)); diff != "" {
 		t.Errorf("the device shows (-want +got)\n%s", diff)

@@ -98,7 +98,8 @@ repeat
       local t = tonumber(ARGV[a + 6])
       if t > time then time, at = t, a + 6 end
     end
-    -- The first one was turned down: nothing is written yet.
+    -- Where the first one was turned down nothing is written yet; where a later
+    -- one was, the log is ahead of the counter, and what follows says cold.
     if not fit then break end
     call('HSET', IDS, unpack(new))
     local marks, k = {}, 0

@@ -22,6 +22,8 @@ const maxLoads = 64
 type roster struct {
 	state *watermark.State
 	mark  Mark
+	// renewed is when the mark was last raised with a new life.
+	renewed time.Time
 	// users are all members in order. They are sorted again only when there is a
 	// new one: a member is never removed, and a large group has many messages.
 	users []watermark.UserID

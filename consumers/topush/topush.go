@@ -270,6 +270,11 @@ func (s *worker) raise(ctx context.Context) error {
 	}
 	slices.SortFunc(marks, func(a, b Mark) int { return cmp.Compare(a.Conversation, b.Conversation) })
 	if err := s.cfg.Marks.RaisePushed(ctx, marks); err != nil {
+		// Some may have been raised and not been given a life.
+		for i := range marks {
+			marks[i].Renew = true
+			s.unraised[marks[i].Conversation] = marks[i]
+		}
 		return fmt.Errorf("topush: raise marks of %d conversations: %w", len(marks), err)
 	}
 	clear(s.unraised)

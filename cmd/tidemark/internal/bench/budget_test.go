@@ -49,7 +49,7 @@ func TestStagesAskForWhatTheyMust(t *testing.T) {
 				clear(asked.commands)
 				asked.trips = 0
 			})
-			equal(t, "commands", asked.commands, map[string]int{"zadd": batches * convs, "expire": batches * convs})
+			equal(t, "commands", asked.commands, map[string]int{"zadd": batches * convs})
 			equal(t, "round trips", asked.trips, batches)
 			equal(t, "hand-offs", calls.Delivers.Load(), batches*int64((convs+63)/64)) // of 64 conversations each
 		})

@@ -58,7 +58,7 @@ type calls struct {
 // several go to malloc.lua, in order: plain.lua might turn down the first only.
 func (d *decision) sort() (c calls) {
 	together := 1
-	if d.runner.Spans() {
+	if d.runner.Together() {
 		together = plainTogether
 	}
 	several := d.several()

@@ -45,7 +45,7 @@ func NewBareScript(name, source string) *Script {
 	return &Script{name: name, source: source, sha: hex.EncodeToString(sum[:])}
 }
 
-// Call is one call of a script. Where Runner.Spans says no all keys must share
+// Call is one call of a script. Where Runner.Together says no all keys must share
 // one hash tag. It must not change before its result is there.
 type Call struct {
 	Script *Script
@@ -91,9 +91,9 @@ func NewRunner(client redis.UniversalClient) *Runner {
 	return &Runner{client: client, single: single}
 }
 
-// Spans tells whether a call may have the keys of several conversations: all of
+// Together tells whether a call may have the keys of several conversations: all of
 // them are on one server, not spread over a Cluster.
-func (r *Runner) Spans() bool { return r.single }
+func (r *Runner) Together() bool { return r.single }
 
 // Run runs all calls in one pipeline (one for every 1,000) and gives one
 // result for each, in order. The calls are independent: one may fail and

@@ -170,8 +170,9 @@ func (s *Stage) sort(ctx context.Context, records []wire.Record) ([]*lot, error)
 	var lots []*lot
 	at := make(map[watermark.ConversationID]*lot)
 	now := s.cfg.Now()
+	var decoder wire.Decoder
 	for _, r := range records {
-		rec, err := wire.DecodeRecord(r)
+		rec, err := decoder.Record(r)
 		switch {
 		case err != nil && fault.ClassOf(err) == fault.Poison:
 			s.metrics.skipped.WithLabelValues("undecodable").Inc()

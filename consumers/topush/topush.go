@@ -165,12 +165,16 @@ func (s *Stage) Close() error {
 	return nil
 }
 
+// lotRoom is how many lots are made together.
+const lotRoom = 32
+
 // sort decodes records and groups them by conversation.
 func (s *Stage) sort(ctx context.Context, records []wire.Record) ([]*lot, error) {
 	var lots []*lot
 	at := make(map[watermark.ConversationID]*lot)
 	now := s.cfg.Now()
 	var decoder wire.Decoder
+	var room []lot
 	for _, r := range records {
 		rec, err := decoder.Record(r)
 		switch {
@@ -183,7 +187,11 @@ func (s *Stage) sort(ctx context.Context, records []wire.Record) ([]*lot, error)
 		}
 		l := at[rec.Conversation]
 		if l == nil {
-			l = &lot{id: rec.Conversation}
+			if len(room) == 0 {
+				room = make([]lot, lotRoom)
+			}
+			l, room = &room[0], room[1:]
+			l.id = rec.Conversation
 			at[rec.Conversation] = l
 			lots = append(lots, l)
 		}

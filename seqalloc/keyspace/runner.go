@@ -92,6 +92,10 @@ func NewRunner(client redis.UniversalClient) *Runner {
 	return &Runner{client: client, single: single}
 }
 
+// Together tells whether keys of different hash tags may share a call: not on a
+// Cluster, whose nodes have some of the slots each.
+func (r *Runner) Together() bool { return r.single }
+
 // Run runs all calls in one pipeline (one for every 1,000) and gives one
 // result for each, in order. The calls are independent: one may fail and
 // another succeed. A call whose answer was lost may have run.

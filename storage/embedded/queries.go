@@ -31,6 +31,7 @@ const (
 	qNamed       query = "named members"
 	qRoster      query = "roster"
 	qMemberships query = "memberships"
+	qActivity    query = "activity"
 	qSent        query = "sent"
 	qMessages    query = "messages"
 	qRows        query = "rows"
@@ -118,6 +119,10 @@ var reads = map[query]string{
 		CROSS JOIN members m ON m.conversation = j.value ->> 0 AND m.user = j.value ->> 1`,
 	qRoster: `SELECT ` + wholeMember + ` FROM members m WHERE m.conversation = ? AND m.user > ? ORDER BY m.user LIMIT ?`,
 	qMemberships: `SELECT ` + wholeMember + ` FROM members m INDEXED BY members_by_user
+		WHERE m.user = ? AND m.conversation > ? ORDER BY m.conversation LIMIT ?`,
+	// The index has both columns, so no member row is read.
+	qActivity: `SELECT m.conversation, coalesce(c.last_time, 0) FROM members m INDEXED BY members_by_user
+		LEFT JOIN conversations c ON c.id = m.conversation
 		WHERE m.user = ? AND m.conversation > ? ORDER BY m.conversation LIMIT ?`,
 	qSent: `SELECT m.conversation, m.seq, m.sender, m.client_id, m.hash FROM json_each(?) j
 		CROSS JOIN messages m ON m.conversation = j.value ->> 0 AND m.seq > j.value ->> 1`,

@@ -11,12 +11,13 @@
 --    where an empty line stands for what is not there. partial: the user or the peer is
 --    not among the members and the members are not known to be complete.
 --
--- A call costs several microseconds before it does anything, and each command in it half
--- of one. So conversations share a call, members of one are asked for at once, and own
--- messages, which most have none of, only where there are any.
+-- A call costs several microseconds before it does anything, each command in it one, each
+-- field of a hash a fifth of one. So conversations share a call, what is asked of a key is
+-- asked at once, and what most have none of is asked for only where it counts: own
+-- messages, where a repair began, whether the members are complete.
 
 local given, user, n = ARGV[1], ARGV[2], #ARGV - 2
-local call, concat = redis.call, table.concat
+local call = redis.call
 
 local owned = false
 if user ~= '' then
@@ -28,7 +29,7 @@ end
 local out = {}
 for i = 1, n do
   local k = i * 5 - 4
-  local m = call('HMGET', KEYS[k], 'inc', 'st', 'full', 'tok', 'min', 'max', 'rn', 'rf', 'lt', 'pol', 'bt')
+  local m = call('HMGET', KEYS[k], 'inc', 'st', 'tok', 'min', 'max', 'lt', 'pol', 'bt', 'rn')
   if given == '' and m[1] then
     given = tm_incarnation('')
   end
@@ -49,7 +50,7 @@ for i = 1, n do
       known = call('HGET', KEYS[k + 1], user)
       text = known or ''
     end
-    if not known and m[3] ~= '1' then
+    if not known and call('HGET', KEYS[k], 'full') ~= '1' then
       status = 'partial'
     end
     if user ~= '' then
@@ -59,10 +60,15 @@ for i = 1, n do
       local list = call('ZRANGEBYLEX', KEYS[k + 4], '(' .. tm_own(user, tonumber(read) or 0),
         '(' .. user .. SOH, 'LIMIT', 0, 1000)
       for j = 1, #list do list[j] = string.sub(list[j], #user + 2) end
-      own = concat(list, ',')
+      own = table.concat(list, ',')
     end
-    out[i] = concat({ status, m[4] or '', m[5] or '0', m[6] or '0', m[7] or '0', m[8] or '0', m[9] or '0',
-      m[10] or '0', m[11] or '', text, read, receipt, peertext, peerreceipt, own }, '\n')
+    local from = ''
+    if m[9] and m[9] ~= '0' then
+      from = call('HGET', KEYS[k], 'rf') or ''
+    end
+    out[i] = status .. '\n' .. (m[3] or '') .. '\n' .. (m[4] or '') .. '\n' .. (m[5] or '') .. '\n' .. (m[9] or '') .. '\n' .. from
+      .. '\n' .. (m[6] or '') .. '\n' .. (m[7] or '') .. '\n' .. (m[8] or '') .. '\n' .. text .. '\n' .. read .. '\n' .. receipt
+      .. '\n' .. peertext .. '\n' .. peerreceipt .. '\n' .. own
   end
 end
 return out

@@ -12,104 +12,41 @@ import (
 type ordered struct {
 	known watermark.ListOrder // Log and Ends
 	// all is the whole list, where the walk goes over a part of it.
-	all []snapshotItem
-	// late says that it was made when the walk was under way: nobody can tell any
-	// more what came to the list since the walk began.
-	late bool
-	top  int64 // the latest time in the list
+	all   []snapshotItem
+	top   int64 // the latest time in the list
+	floor int64 // the walk is about what is later, and what came to the list
 }
 
-// order gives what a walk that is at t goes over.
-func (t pageToken) order(user watermark.UserID, list *watermark.ListOrder) *snapshot {
-	o := &snapshot{user: user}
-	o.known = watermark.ListOrder{Log: list.Log, Ends: list.Ends}
-	o.items = make([]snapshotItem, len(list.Entries))
+// orderOf gives the order of a list, of which a walk goes over what is later
+// than floor.
+func orderOf(user watermark.UserID, list *watermark.ListOrder, floor int64) *snapshot {
+	whole := make([]snapshotItem, len(list.Entries))
 	for i, e := range list.Entries {
-		o.items[i] = snapshotItem{conv: e.Conversation, time: e.LastTime}
+		whole[i] = snapshotItem{conv: e.Conversation, time: e.LastTime}
 	}
-	slices.SortFunc(o.items, laterItem)
-	o.top = math.MinInt64
+	slices.SortFunc(whole, laterItem)
+	o := &snapshot{user: user, items: whole}
+	o.known = watermark.ListOrder{Log: list.Log, Ends: list.Ends}
+	return o.later(floor)
+}
+
+// later gives of the same list what is later than floor.
+func (s *snapshot) later(floor int64) *snapshot {
+	o := &snapshot{user: s.user, items: s.whole()}
+	o.known, o.floor, o.top = s.known, floor, math.MinInt64
 	if len(o.items) > 0 {
 		o.top = o.items[0].time
 	}
-	o.late = t.conv != ""
-	if n := newer(o.items, t.floor); n < len(o.items) {
-		o.items, o.all = o.items[:n], o.items
-	}
-	return o
-}
-
-// newer tells how many of items, which are sorted, are later than floor.
-func newer(items []snapshotItem, floor int64) int {
-	n, _ := slices.BinarySearchFunc(items, floor, func(l snapshotItem, floor int64) int {
+	n, _ := slices.BinarySearchFunc(o.items, floor, func(l snapshotItem, floor int64) int {
 		if l.time > floor {
 			return -1
 		}
 		return 1
 	})
-	return n
-}
-
-// after gives the token of what follows a page of ahead; nil: nothing does.
-//
-// A walk of one page is done. One of more is followed by another over what
-// changed its place since it began: the order stands still for a walk, so that
-// it costs one read of the list however many its pages are, and what is new is
-// looked for once, at its end.
-func (s *Service) after(ctx context.Context, t pageToken, o *snapshot, ahead []snapshotItem, served int) (*pageToken, error) {
-	first := t.conv == ""
-	if first {
-		t.top = o.top
+	if n < len(o.items) {
+		o.items, o.all = o.items[:n:n], o.items
 	}
-	if served < len(ahead) {
-		last := ahead[served-1]
-		t.time, t.conv = last.time, last.conv
-		s.orders.put(o)
-		t.snapshot = o.id
-		return &t, nil
-	}
-	if first {
-		s.orders.drop(o.id)
-		return nil, nil
-	}
-	list, err := s.cfg.Truth.Order(ctx, o.user, o.known)
-	if err != nil {
-		return nil, err
-	}
-	s.orders.drop(o.id)
-	if list.Same {
-		return nil, nil
-	}
-	next := &pageToken{time: math.MaxInt64, floor: t.top}
-	o = o.since(next, pageToken{floor: math.MinInt64}.order(o.user, &list))
-	if len(o.items) == 0 {
-		return nil, nil
-	}
-	s.orders.put(o)
-	next.snapshot = o.id
-	return next, nil
-}
-
-// since gives of the list as it is now what a walk over o has not met: what is
-// later than the token's floor, and what was not in the list. Of the latter the
-// floor says nothing, so there it is taken away.
-func (o *snapshot) since(t *pageToken, now *snapshot) *snapshot {
-	n := newer(now.items, t.floor)
-	now.items, now.all = now.items[:n], now.items
-	if o.late {
-		return now
-	}
-	met := make(map[watermark.ConversationID]bool, len(o.whole()))
-	for _, l := range o.whole() {
-		met[l.conv] = true
-	}
-	for _, l := range now.all[n:] {
-		if !met[l.conv] {
-			t.floor = math.MinInt64
-			now.items = append(now.items[:len(now.items):len(now.items)], l)
-		}
-	}
-	return now
+	return o
 }
 
 // whole gives the list that o was made of.
@@ -118,4 +55,97 @@ func (s *snapshot) whole() []snapshotItem {
 		return s.all
 	}
 	return s.items
+}
+
+// since gives what follows a walk over o: of the list as it is now what is later
+// than floor, what was not in it, and what is left of the walk.
+func (s *snapshot) since(list *watermark.ListOrder, floor int64, left []snapshotItem) *snapshot {
+	now := orderOf(s.user, list, floor)
+	met := make(map[watermark.ConversationID]bool, len(s.whole()))
+	for _, l := range s.whole() {
+		met[l.conv] = true
+	}
+	for _, l := range left {
+		met[l.conv] = false
+	}
+	for _, l := range now.whole()[len(now.items):] {
+		if !met[l.conv] {
+			now.items = append(now.items, l)
+		}
+	}
+	return now
+}
+
+// order gives what the walk of t goes over: the list as it was when the walk
+// began, so that its pages cost one read of it; or, where that is not kept any
+// more, as it is now.
+//
+// What became active before the first page of a walk that follows another is in
+// that walk, also when it happened after the page before.
+func (s *Service) order(ctx context.Context, t pageToken, user watermark.UserID) (*snapshot, error) {
+	o := s.orders.get(t.snapshot, user)
+	if o != nil && t.conv != "" {
+		return o, nil
+	}
+	var known watermark.ListOrder
+	if o != nil {
+		known = o.known
+	}
+	list, err := s.cfg.Truth.Order(ctx, user, known)
+	switch {
+	case err != nil:
+		return nil, err
+	case list.Same:
+		return o, nil
+	case o != nil:
+		return o.since(&list, o.floor, o.items), nil
+	}
+	return orderOf(user, &list, t.floor), nil
+}
+
+// after gives the token of what follows a page of ahead; nil: nothing does.
+//
+// A walk of one page is done. One of more is followed by another over what is
+// later than its start or came to the list since: both are looked for once, at
+// its end, and not at all where nothing was appended to the log meanwhile.
+func (s *Service) after(ctx context.Context, t pageToken, o *snapshot, ahead []snapshotItem, served int) (*pageToken, error) {
+	first := t.conv == ""
+	if first {
+		t.top = o.top
+	}
+	if served < len(ahead) {
+		last := ahead[served-1]
+		t.time, t.conv = last.time, last.conv
+		return s.keep(t, o), nil
+	}
+	s.orders.drop(o.id)
+	if first {
+		return nil, nil
+	}
+	list, err := s.cfg.Truth.Order(ctx, o.user, o.known)
+	if err != nil {
+		return nil, err
+	}
+	var now *snapshot
+	if list.Same {
+		now = o.later(t.top) // it may have been read when the walk was under way
+	} else {
+		now = o.since(&list, t.top, nil)
+	}
+	if len(now.items) == 0 {
+		return nil, nil
+	}
+	return s.keep(pageToken{time: math.MaxInt64}, now), nil
+}
+
+// keep gives t with the name of o, which is kept for the page that it is for. Its
+// floor is what counts where that page does not find it: then what came to the
+// list cannot be told from what is old, and everything is walked over.
+func (s *Service) keep(t pageToken, o *snapshot) *pageToken {
+	s.orders.put(o)
+	t.snapshot, t.floor = o.id, o.floor
+	if n := len(o.items); n > 0 && o.items[n-1].time <= o.floor {
+		t.floor = math.MinInt64
+	}
+	return &t
 }

@@ -33,7 +33,7 @@ type snapshot struct {
 }
 
 // size is what it counts among the bound of all.
-func (s *snapshot) size() int { return len(s.items) + len(s.all) + 1 }
+func (s *snapshot) size() int { return len(s.items) + len(s.all) + len(s.known.Ends)/8 + 1 }
 
 type snapshotItem struct {
 	conv watermark.ConversationID

@@ -73,13 +73,9 @@ func (s *Service) allWatermarks(ctx context.Context, user watermark.UserID, req 
 	if size <= 0 {
 		size = defaultListPage
 	}
-	o := s.orders.get(at.snapshot, user)
-	if o == nil {
-		list, err := s.cfg.Truth.Order(ctx, user, watermark.ListOrder{})
-		if err != nil {
-			return nil, err
-		}
-		o = at.order(user, &list)
+	o, err := s.order(ctx, at, user)
+	if err != nil {
+		return nil, err
 	}
 	return s.orderPage(ctx, at, o, int(min(size, maxListPage)))
 }

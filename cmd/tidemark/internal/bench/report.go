@@ -102,7 +102,7 @@ var shown = []struct{ metric, name string }{
 	{"tidemark_toredis_appended_records_total", "sequenced records"},
 	{"tidemark_embedded_queries_total", "history reads"},
 	{"tidemark_history_commands_total", "history commands"},
-	{"tidemark_embedded_seconds{op=write}", "history writes"},
+	{"tidemark_embedded_call_seconds{op=write}", "history writes"},
 	{"tidemark_tomongo_flushed_members_total", "watermarks written"},
 	{"tidemark_tomongo_advances_total", "watermarks advanced"},
 	{"tidemark_topush_recipients_total", "push recipients"},

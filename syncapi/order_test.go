@@ -288,3 +288,26 @@ func TestTokensOfTheVersionBefore(t *testing.T) {
 		t.Errorf("%d conversations", len(names))
 	}
 }
+
+// What came to the list while a walk was under way, with an old time, is served
+// in the walk that follows also where that finds nothing that was kept.
+func TestWhatCameIsServedThoughTheOrderExpired(t *testing.T) {
+	w := newWorld()
+	talksOf(t, w, 30)
+	now := time.Unix(0, 0)
+	s := newService(t, w, func(c *syncapi.Config) {
+		exactly(w)(c)
+		c.Now = func() time.Time { return now }
+	})
+	got, _ := list(t, s, 10, func(page int) {
+		switch page {
+		case 1:
+			at(t, w, "single:A:new", 1025) // where the walk has been
+		case 3:
+			now = now.Add(11 * time.Minute)
+		}
+	})
+	if !slices.Contains(got, "single:A:new") {
+		t.Errorf("it is not among the %d that were listed", len(got))
+	}
+}

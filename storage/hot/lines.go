@@ -2,7 +2,6 @@ package hot
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
@@ -82,20 +81,20 @@ func (l *lines) member(u watermark.UserID) watermark.Member {
 	return m
 }
 
-// seqs reads a list of seqs as keyspace.OwnMember writes them, with "," between.
-func (l *lines) seqs() []watermark.Seq {
+// own reads own messages of one user, which are sorted, with "," between.
+func (l *lines) own() []watermark.Seq {
 	s := l.text()
 	if s == "" {
 		return nil
 	}
 	out := make([]watermark.Seq, 0, strings.Count(s, ",")+1)
 	for x := range strings.SplitSeq(s, ",") {
-		n, err := strconv.ParseInt(x, 16, 64)
-		if err != nil || len(x) != 16 {
-			l.fail(fmt.Errorf("own message %.40q", x))
+		_, seq, err := keyspace.ParseOwnMember(x)
+		if err != nil {
+			l.fail(err)
 			return nil
 		}
-		out = append(out, watermark.Seq(n))
+		out = append(out, seq)
 	}
 	return out
 }

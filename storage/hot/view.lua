@@ -7,7 +7,7 @@
 --       cold, why
 --    or warm|partial, token, min, max, repair number, repair from, last time, policy,
 --       place of the last batch, user's text, user's read, user's receipt, peer's text,
---       peer's receipt, own seqs as 16 hex digits each, with "," between
+--       peer's receipt, own messages with "," between
 --    where an empty line stands for what is not there. partial: the user or the peer is
 --    not among the members and the members are not known to be complete.
 --
@@ -59,7 +59,6 @@ for i = 1, n do
     if owned then
       local list = call('ZRANGEBYLEX', KEYS[k + 4], '(' .. tm_own(user, tonumber(read) or 0),
         '(' .. user .. SOH, 'LIMIT', 0, 1000)
-      for j = 1, #list do list[j] = string.sub(list[j], #user + 2) end
       own = table.concat(list, ',')
     end
     local from = ''

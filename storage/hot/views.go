@@ -201,7 +201,7 @@ func decodeView(a *Ask, text string, v *watermark.View) (p place, outcome string
 	peer, single := a.Conversation.Peer(a.User)
 	other := r.member(peer)
 	v.PeerReceipt = r.seq()
-	v.Member.Own = r.seqs()
+	v.Member.Own = r.own()
 	if single {
 		v.PeerWindow = other.Window()
 	}

@@ -28,7 +28,7 @@ func activityOf(t *testing.T, h History) {
 	write(t, h, convsOf(watermark.Conversation{ID: watermark.GroupOf("not-hers"), Max: 1, LastTime: 5}))
 	var got []watermark.Activity
 	var after watermark.ConversationID
-	for pages := 0; pages < n; pages++ {
+	for range n {
 		page := must(h.ActivityOf(t.Context(), "busy", after, 400))(t)
 		if len(page) == 0 {
 			break

@@ -92,6 +92,43 @@ func TestViewsShareScriptCalls(t *testing.T) {
 	}
 }
 
+// Marks of a list that Redis has nothing of are one question; where any of its
+// conversations stands, whatever its state, all are raised.
+func TestMarksOfAColdListAreOneQuestion(t *testing.T) {
+	e := newEnv(t)
+	calls := new(scriptCalls)
+	var rows []watermark.MemberRow
+	for i := range 100 {
+		rows = append(rows, watermark.MemberRow{Conversation: watermark.GroupOf(fmt.Sprint("c", i)), Member: watermark.Member{User: "ann", Read: 7}})
+	}
+	e.raise(group, watermark.Member{User: "ann", Read: 1}) // teaches the server the script
+	e.client.AddHook(calls)
+	raise := func() (trips, scripts int64) {
+		t.Helper()
+		before := calls.n.Load()
+		trips = e.trips.during(func() {
+			if err := e.RaiseReads(t.Context(), rows); err != nil {
+				t.Fatal(err)
+			}
+		})
+		return trips, calls.n.Load() - before
+	}
+	if trips, scripts := raise(); trips != 1 || scripts != 0 {
+		t.Errorf("all cold: %d round trips, %d script calls, want 1 and 0", trips, scripts)
+	}
+	for i, state := range []string{keyspace.StateWarm, keyspace.StateWarming} {
+		c := rows[40*i+30].Conversation
+		e.meta(c, "st", state)
+		if trips, scripts := raise(); trips != 2 || scripts != 100 {
+			t.Errorf("one %s: %d round trips, %d script calls, want 2 and 100", state, trips, scripts)
+		}
+		if got := e.client.ZScore(t.Context(), e.space.Key(c, keyspace.Read), "ann").Val(); got != 7 {
+			t.Errorf("one %s: the mark is %v, want 7", state, got)
+		}
+		e.do("DEL", e.space.Key(c, keyspace.Meta))
+	}
+}
+
 // What is said of a conversation does not depend on what else is asked for.
 func TestViewsTogetherAreViewsAlone(t *testing.T) {
 	users := []watermark.UserID{"ann", "bob", "eve", ""}

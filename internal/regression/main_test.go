@@ -173,7 +173,7 @@ func BenchmarkWork(b *testing.B) {
 	}
 }
 `
-	listed = `{"base":"HEAD","benchmarks":[{"package":"./work","name":"Work","times":4000,"paired":true,"allocs":1,"bytes":64}]}`
+	listed = `{"base":"HEAD","benchmarks":[{"package":"./work","name":"Work","times":20000,"paired":true,"allocs":1,"bytes":64}]}`
 )
 
 // repository makes a commit of the module.
@@ -229,7 +229,7 @@ func TestWhatCostsMoreIsRed(t *testing.T) {
 		t.Errorf("nothing has changed: %v\n%s", err, out)
 	}
 
-	write(t, root, "work/work.go", strings.Replace(work, "range n", "range 20 * n", 1))
+	write(t, root, "work/work.go", strings.Replace(work, "range n", "range 15 * n", 1))
 	out, err = compare(t.Context(), root)
 	if err == nil || !strings.Contains(err.Error(), "times the processor time") || !strings.Contains(err.Error(), "of 4 runs each") {
 		t.Errorf("needless work: %v\n%s", err, out)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -49,6 +50,8 @@ func TestCallsOfClientsAreBounded(t *testing.T) {
 	w.onRead = func(watermark.ConversationID, []watermark.UserID) error { <-goOn; return nil }
 	n := startNode(t, func(c *gateway.Config) { c.Members, c.Crowds, c.TransientRate = w, nil, 10*gateway.MaxCalls })
 	a := listen(t, n.url, "A", "", false)
+	open := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(open) // before the node is stopped, which waits for what is under way
 	var refused, others atomic.Int64
 	var group errgroup.Group
 	for i := range gateway.MaxCalls + beyond {
@@ -66,7 +69,7 @@ func TestCallsOfClientsAreBounded(t *testing.T) {
 	if got := others.Load(); got != 0 {
 		t.Errorf("%d calls are answered while no member can be read", got)
 	}
-	close(goOn)
+	open()
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}

@@ -286,7 +286,7 @@ func (a *app) benchCompare(ctx context.Context, f e2eFlags, first, second string
 }
 
 func newBenchPlanCmd(a *app) *cobra.Command {
-	p := bench.Plan{Costs: bench.DefaultCosts()}
+	p, f := bench.Plan{Costs: bench.DefaultCosts()}, checkFlags{}
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Work out what a load needs: cores, memory, disk",
@@ -296,10 +296,18 @@ and how they were). They are of one machine: measure yours with 'bench stage' an
 'bench e2e' and scale by the ratio. ROUNDS are cores that one
 process of a worker takes beside them while it has room, for batches of few
 messages. Plan for twice of what it says: lag is made up only with room above the
-rate.`,
-		Example: `  tidemark bench plan --rate 5000 --conversations 1000000 --members 2`,
-		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+rate.
+
+With --check three loads are measured, as 'bench e2e' does, on a real Kafka and
+Redis, and what the plan says of each stands beside what it was; that takes one to
+three minutes. With --processes each that is told of each worker.`,
+		Example: `  tidemark bench plan --rate 5000 --conversations 1000000 --members 2
+  tidemark bench plan --check --kafka 127.0.0.1:9092 --redis 127.0.0.1:6379`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.check {
+				return a.checkPlan(cmd.Context(), f)
+			}
 			answer, err := p.Answer()
 			if err != nil {
 				return usageError{err}
@@ -320,6 +328,7 @@ rate.`,
 			return nil
 		},
 	}
+	f.addFlags(cmd)
 	flags := cmd.Flags()
 	flags.Float64Var(&p.Rate, "rate", 1000, "messages a second")
 	flags.IntVar(&p.Size, "size", 300, "bytes of a message's body")

@@ -217,6 +217,8 @@ type PushMark struct {
 	// off on the sequenced log, plus 1. 0: none.
 	Seq    Seq
 	Offset int64
+	// Renew asks whoever raises the mark to let it live as long as a new one does.
+	Renew bool
 }
 
 // Connection is a device of a user at a gateway.

@@ -46,8 +46,9 @@ func gather(records []wire.Record) (p *piece, taken int, err error) {
 		rows:   make(map[place]int),
 		born:   make(map[watermark.ConversationID]bool),
 	}
+	var decoder wire.Decoder
 	for _, r := range records {
-		rec, err := wire.DecodeRecord(r)
+		rec, err := decoder.Record(r)
 		switch {
 		case err != nil && fault.ClassOf(err) == fault.Poison:
 			p.poison = append(p.poison, poison{r, err})

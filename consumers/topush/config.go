@@ -42,7 +42,8 @@ type Mark = watermark.PushMark
 type Marks interface {
 	// Pushed gives the marks of ids, in order, zero where there is none.
 	Pushed(ctx context.Context, ids []watermark.ConversationID) ([]Mark, error)
-	// RaisePushed raises marks, and never lowers one.
+	// RaisePushed raises marks, and never lowers one. After an error those that
+	// it was given come again, all of them to be renewed.
 	RaisePushed(ctx context.Context, marks []Mark) error
 }
 

@@ -181,7 +181,8 @@ func (q *queue) addLocked(l *lane, x *lot) {
 		l.metrics.skipped.WithLabelValues("overrun").Add(float64(len(x.records)))
 		return
 	}
-	q.lots = append(q.lots, x)
+	own := *x // what was made with it would stay as long as it does
+	q.lots = append(q.lots, &own)
 	q.bytes += size
 	l.bytes += size
 }

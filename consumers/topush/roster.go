@@ -22,6 +22,8 @@ const maxLoads = 64
 type roster struct {
 	state *watermark.State
 	mark  Mark
+	// renewed is when the mark was last raised with a new life.
+	renewed time.Time
 	// users are all members in order. They are sorted again only when there is a
 	// new one: a member is never removed, and a large group has many messages.
 	users []watermark.UserID
@@ -214,11 +216,15 @@ func (r *roster) those(in func(*watermark.Member) bool) audience {
 		r.users = slices.Sorted(maps.Keys(r.state.Members))
 	}
 	var a audience
+	var m watermark.Member // one for all, since it is looked at by its place
 	for _, u := range r.users {
-		m := r.state.Members[u]
+		m = r.state.Members[u]
 		switch {
 		case !in(&m):
 		case m.Open():
+			if a.open == nil {
+				a.open = make([]watermark.UserID, 0, r.open)
+			}
 			a.open = append(a.open, u)
 		default:
 			a.closed = append(a.closed, u)

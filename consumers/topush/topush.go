@@ -165,13 +165,18 @@ func (s *Stage) Close() error {
 	return nil
 }
 
+// lotRoom is how many lots are made together.
+const lotRoom = 32
+
 // sort decodes records and groups them by conversation.
 func (s *Stage) sort(ctx context.Context, records []wire.Record) ([]*lot, error) {
 	var lots []*lot
 	at := make(map[watermark.ConversationID]*lot)
 	now := s.cfg.Now()
+	var decoder wire.Decoder
+	var room []lot
 	for _, r := range records {
-		rec, err := wire.DecodeRecord(r)
+		rec, err := decoder.Record(r)
 		switch {
 		case err != nil && fault.ClassOf(err) == fault.Poison:
 			s.metrics.skipped.WithLabelValues("undecodable").Inc()
@@ -182,7 +187,11 @@ func (s *Stage) sort(ctx context.Context, records []wire.Record) ([]*lot, error)
 		}
 		l := at[rec.Conversation]
 		if l == nil {
-			l = &lot{id: rec.Conversation}
+			if len(room) == 0 {
+				room = make([]lot, lotRoom)
+			}
+			l, room = &room[0], room[1:]
+			l.id = rec.Conversation
 			at[rec.Conversation] = l
 			lots = append(lots, l)
 		}
@@ -279,6 +288,11 @@ func (s *worker) raise(ctx context.Context) error {
 	}
 	slices.SortFunc(marks, func(a, b Mark) int { return cmp.Compare(a.Conversation, b.Conversation) })
 	if err := s.cfg.Marks.RaisePushed(ctx, marks); err != nil {
+		// Some may have been raised and not been given a life.
+		for i := range marks {
+			marks[i].Renew = true
+			s.unraised[marks[i].Conversation] = marks[i]
+		}
 		return fmt.Errorf("topush: raise marks of %d conversations: %w", len(marks), err)
 	}
 	clear(s.unraised)

@@ -80,7 +80,7 @@ func equal[T any](t *testing.T, what string, got, want T) {
 
 // answering gives a client whose every script call says that the conversation is
 // warm and gives the next seqs; nothing goes over a network.
-func answering(t *testing.T) (redis.UniversalClient, *answers) {
+func answering(t testing.TB) (redis.UniversalClient, *answers) {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	a := &answers{seqs: map[string]int64{}, commands: map[string]int{}}

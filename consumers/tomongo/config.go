@@ -17,8 +17,8 @@ import (
 const (
 	DefaultDeadLetter = wire.TopicDeadLetter
 	DefaultInputs     = wire.TopicToRedis
-	DefaultFlushMarks = 100
-	DefaultFlushEvery = time.Second
+	DefaultFlushMarks = 50_000
+	DefaultFlushEvery = 10 * time.Second
 	DefaultDeleteStep = 1000
 )
 
@@ -67,11 +67,12 @@ type Config struct {
 	// Inputs names the topic whose offsets are the inputs of the log's records.
 	// Empty: DefaultInputs.
 	Inputs string
-	// FlushMarks is after how many watermark advances the coalesced marks are
+	// FlushMarks is after how many watermark advances what is coalesced is
 	// written. 0: DefaultFlushMarks.
 	FlushMarks int
-	// FlushEvery is how long a mark may stay unwritten while records keep
-	// coming; when none come, the runner's Flush does it. 0: DefaultFlushEvery.
+	// FlushEvery is how long a bound or a mark may stay unwritten while records
+	// keep coming; when none come, the runner's Flush does it. 0:
+	// DefaultFlushEvery.
 	FlushEvery time.Duration
 	// DeleteStep bounds how many messages one step of a raised minimum deletes.
 	// 0: DefaultDeleteStep.

@@ -116,8 +116,9 @@ type ToRedis struct {
 // ToMongo configures the history writer.
 type ToMongo struct {
 	MaxBatch      int           `koanf:"max_batch" doc:"Records that one batch of a partition may have."`
-	FlushMarks    int           `koanf:"flush_marks" doc:"Read watermarks are written after this many advances,"`
-	FlushInterval time.Duration `koanf:"flush_interval" doc:"or after this long, whichever comes first."`
+	FlushMarks    int           `koanf:"flush_marks" doc:"Watermarks and bounds of conversations are written after this many messages and read marks of a partition,"`
+	FlushInterval time.Duration `koanf:"flush_interval" doc:"or after this long, whichever comes first. toMongo's committed offset trails by as much while records come,"`
+	FlushIdle     time.Duration `koanf:"flush_idle" doc:"and by this much when none come any more."`
 }
 
 // ToPush configures the push worker.
@@ -216,7 +217,7 @@ func Default() Config {
 		Redis:     Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000, Timeout: 3 * time.Second},
 		History:   History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
 		ToRedis:   ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000, MaxTail: 1_000_000},
-		ToMongo:   ToMongo{MaxBatch: 2000, FlushMarks: 100, FlushInterval: time.Second},
+		ToMongo:   ToMongo{MaxBatch: 2000, FlushMarks: 50_000, FlushInterval: 10 * time.Second, FlushIdle: time.Second},
 		ToOffline: defaultToOffline(),
 		ToPush:    ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000, CrowdAbove: 256, CrowdBelow: 192},
 		Sync:      Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second, Reflection: true},
@@ -302,6 +303,7 @@ func (c *Config) Validate() error {
 	positive("tomongo.max_batch", int64(c.ToMongo.MaxBatch))
 	positive("tomongo.flush_marks", int64(c.ToMongo.FlushMarks))
 	positive("tomongo.flush_interval", int64(c.ToMongo.FlushInterval))
+	positive("tomongo.flush_idle", int64(c.ToMongo.FlushIdle))
 	positive("topush.max_age", int64(c.ToPush.MaxAge))
 	positive("topush.cache_members", int64(c.ToPush.CacheMembers))
 	positive("topush.crowd_above", int64(c.ToPush.CrowdAbove))

@@ -77,16 +77,16 @@ func (t *txn) putAll(q query, args []any) (changed int64, err error) {
 // errStands says that a row which could not stand yet does.
 var errStands = errors.New("a row stands above its conversation's maximum")
 
-// fresh tells which rows cannot stand yet: those above the maximum of their
-// conversation, which is written with its rows, each above the one before. They
-// are inserted without being looked at one by one. Where one of them stands all
-// the same, since somebody wrote rows alone, the transaction begins again
-// without this.
-func (t *txn) fresh(rows []watermark.Row, bounds map[watermark.ConversationID]bounds) []bool {
+// fresh tells which rows cannot stand yet: those above all of their conversation
+// that stand, each above the one before. They are inserted without being looked
+// at one by one.
+//
+// What stands is first taken to end at the conversation's maximum. It does not
+// always: the maximum is written later than its rows, so a process that died
+// leaves rows above it. Then the transaction begins again with the highest rows,
+// which are looked for only then.
+func fresh(rows []watermark.Row, bounds map[watermark.ConversationID]bounds) []bool {
 	out := make([]bool, len(rows))
-	if t.oneByOne {
-		return out
-	}
 	highest := make(map[watermark.ConversationID]watermark.Seq, len(bounds))
 	for i := range rows {
 		r := &rows[i]

@@ -170,6 +170,13 @@ func (l *line) run(ctx context.Context) error {
 			return err
 		}
 	}
+	// What was left for later is part of what the messages cost.
+	if f, ok := l.worker.(interface {
+		Flush(ctx context.Context) (durable int64, err error)
+	}); ok {
+		_, err := f.Flush(ctx)
+		return err
+	}
 	return nil
 }
 

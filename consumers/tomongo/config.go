@@ -67,6 +67,9 @@ type Config struct {
 	// Inputs names the topic whose offsets are the inputs of the log's records.
 	// Empty: DefaultInputs.
 	Inputs string
+	// WriteEvery is how long messages are gathered before they are written, 20,000
+	// of them or 8 MiB at most. 0: each batch is written by itself.
+	WriteEvery time.Duration
 	// FlushMarks is after how many watermark advances what is coalesced is
 	// written. 0: DefaultFlushMarks.
 	FlushMarks int
@@ -97,6 +100,7 @@ func (c *Config) fill() error {
 	need(c.Hot != nil, "Hot is required")
 	need(c.Log != nil, "Log is required")
 	need(c.Owner != nil, "Owner is required")
+	need(c.WriteEvery >= 0, "WriteEvery must not be negative")
 	need(c.FlushMarks >= 0, "FlushMarks must not be negative")
 	need(c.FlushEvery >= 0, "FlushEvery must not be negative")
 	need(c.DeleteStep >= 0, "DeleteStep must not be negative")

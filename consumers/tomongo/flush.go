@@ -47,6 +47,11 @@ func (s *Stage) due() string {
 // flush writes what is pending, and that everything below end is in history,
 // then shows the marks to Redis.
 func (s *Stage) flush(ctx context.Context, reason string, end int64) error {
+	if !s.piece.empty() {
+		if err := s.write(ctx); err != nil {
+			return err
+		}
+	}
 	if s.pending.empty() && s.at.next >= end {
 		return s.raise(ctx)
 	}

@@ -1,17 +1,28 @@
 package tomongo
 
 import (
+	"time"
+
 	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
-// piece is a stretch of a batch that is written as one change.
+const (
+	// maxRows and maxBytes bound the records that are gathered: then they are
+	// written, however short they have waited.
+	maxRows  = 20_000
+	maxBytes = 8 << 20
+)
+
+// piece is a stretch of the log that is written as one change.
 type piece struct {
 	change  watermark.Change
 	records []watermark.Record
 	poison  []poison
-	end     int64 // offset after its last record
+	end     int64     // offset after its last record
+	since   time.Time // when its first record came
+	bytes   int       // of its records
 
 	// topic and partition are where the records stand.
 	topic     string
@@ -34,29 +45,42 @@ type place struct {
 	seq  watermark.Seq
 }
 
-// gather takes records from the front of a batch, all of them unless two hold
-// different messages for one place. Which of the two stands is for history to
-// say, one after the other: a store may insert the rows of one change in any
-// order.
-func gather(records []wire.Record) (p *piece, taken int, err error) {
-	p = &piece{rows: make(map[place]int, len(records))}
-	for _, r := range records {
-		rec, err := wire.DecodeRecord(r)
-		switch {
-		case err != nil && fault.ClassOf(err) == fault.Poison:
-			p.poison = append(p.poison, poison{r, err})
-		case err != nil:
-			return nil, 0, err
-		case p.collides(&rec):
-			return p, taken, nil
-		default:
-			p.add(rec)
-		}
-		p.topic, p.partition = r.Topic, watermark.Partition{TopicID: r.TopicID, Number: r.Partition}
-		p.end = r.Offset + 1
-		taken++
+func newPiece() *piece { return &piece{rows: make(map[place]int)} }
+
+func (p *piece) empty() bool { return len(p.records)+len(p.poison) == 0 }
+
+// next gives an empty piece that is made for about as much as p had.
+func (p *piece) next() *piece {
+	clear(p.rows)
+	n := &piece{rows: p.rows, records: make([]watermark.Record, 0, len(p.records))}
+	n.change.Rows = make([]watermark.Row, 0, len(p.change.Rows))
+	n.rowAt = make([]int64, 0, len(p.rowAt))
+	return n
+}
+
+// take adds a record as it stands in the log. It takes none that names a place
+// for which the piece has another message, and says so: which of the two stands
+// is for history to say, one after the other, as a store may insert the rows of
+// one change in any order.
+func (p *piece) take(r *wire.Record, now time.Time) (taken bool, err error) {
+	rec, err := wire.DecodeRecord(*r)
+	switch {
+	case err != nil && fault.ClassOf(err) == fault.Poison:
+		p.poison = append(p.poison, poison{*r, err})
+	case err != nil:
+		return false, err
+	case p.collides(&rec):
+		return false, nil
+	default:
+		p.add(rec)
 	}
-	return p, taken, nil
+	if p.since.IsZero() {
+		p.since = now
+	}
+	p.topic, p.partition = r.Topic, watermark.Partition{TopicID: r.TopicID, Number: r.Partition}
+	p.end = r.Offset + 1
+	p.bytes += len(r.Value)
+	return true, nil
 }
 
 func (p *piece) collides(rec *watermark.Record) bool {

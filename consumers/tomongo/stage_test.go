@@ -458,11 +458,11 @@ func TestKeepOnSendListsOwnMessages(t *testing.T) {
 }
 
 func TestNewReportsAllFaults(t *testing.T) {
-	_, err := tomongo.New(tomongo.Config{FlushMarks: -1, FlushEvery: -1, DeleteStep: -1})
+	_, err := tomongo.New(tomongo.Config{WriteEvery: -1, FlushMarks: -1, FlushEvery: -1, DeleteStep: -1})
 	if err == nil {
 		t.Fatal("want an error")
 	}
-	for _, want := range []string{"History", "Hot", "Owner", "Log", "FlushMarks", "FlushEvery", "DeleteStep"} {
+	for _, want := range []string{"History", "Hot", "Owner", "Log", "WriteEvery", "FlushMarks", "FlushEvery", "DeleteStep"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not named in: %v", want, err)
 		}

@@ -3,7 +3,8 @@
 // what they say to the history store.
 //
 // It promises:
-//   - Messages, revokes and windows are written before Handle returns.
+//   - Messages, revokes and windows are gathered for WriteEvery and written in the
+//     order of the log.
 //   - Bounds of conversations (maximum, inputs, times, and what else there is one
 //     of), read marks, the marks of senders and their lists of own messages are
 //     coalesced in memory, one entry for each conversation and member, and
@@ -70,7 +71,7 @@ func (p *Projector) Stage(partition int32) (*Stage, error) {
 	if partition < 0 {
 		return nil, fault.New(fault.Fatal, "partitions", fmt.Errorf("tomongo: partition %d", partition))
 	}
-	return &Stage{cfg: &p.cfg, metrics: p.metrics, partition: partition, pending: newPending(), unraised: make(unraised), at: newPositions()}, nil
+	return &Stage{cfg: &p.cfg, metrics: p.metrics, partition: partition, piece: newPiece(), pending: newPending(), unraised: make(unraised), at: newPositions()}, nil
 }
 
 // Stage is one claim of one partition.
@@ -79,8 +80,10 @@ type Stage struct {
 	metrics   *metrics
 	partition int32
 
+	piece   *piece // what is gathered
+	taken   int64  // offset up to which the piece has, or had, everything
 	pending *pending
-	handled int64 // offset up to which everything is written or pending
+	handled int64 // offset up to which everything is written, gathered or pending
 	durable int64
 	at      *positions
 
@@ -88,21 +91,21 @@ type Stage struct {
 	hotPaused time.Time // Redis is left alone until then
 }
 
-// Handle writes one batch of records, ascending by offset, and gives the
-// offset below which everything is durable, which lags behind while anything is
-// pending. After an error the same records must be handed in again.
+// Handle takes one batch of records, ascending by offset, and gives the offset
+// below which everything is durable, which lags behind while anything waits to be
+// written. After an error the same records must be handed in again.
 func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int64, err error) {
-	end := s.handled
-	for len(records) > 0 {
-		p, n, err := gather(records)
-		if err != nil {
-			return s.durable, fmt.Errorf("tomongo: decode: %w", err)
-		}
-		if err := s.write(ctx, p); err != nil {
+	if err := s.gather(ctx, records); err != nil {
+		return s.durable, err
+	}
+	if s.full() {
+		if err := s.write(ctx); err != nil {
 			return s.durable, unskippable(err)
 		}
-		end = p.end
-		records = records[n:]
+	}
+	end := s.handled
+	if len(records) > 0 {
+		end = max(end, records[len(records)-1].Offset+1)
 	}
 	if reason := s.due(); reason != "" {
 		if err := s.flush(ctx, reason, end); err != nil {
@@ -111,10 +114,41 @@ func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int6
 	}
 	// Only now: of a batch that failed Flush must not call anything durable.
 	s.handled = end
+	s.showPending()
 	return s.settle(), nil
 }
 
-// Flush writes what is pending; afterwards everything handled is durable.
+// gather takes records into the piece. What is there already was handed in with
+// a batch that failed.
+func (s *Stage) gather(ctx context.Context, records []wire.Record) error {
+	now := s.cfg.Now()
+	for i := 0; i < len(records); {
+		if records[i].Offset < s.taken {
+			i++
+			continue
+		}
+		taken, err := s.piece.take(&records[i], now)
+		if err != nil {
+			return fmt.Errorf("tomongo: decode: %w", err)
+		}
+		if taken {
+			s.taken = records[i].Offset + 1
+			continue
+		}
+		if err := s.write(ctx); err != nil {
+			return unskippable(err)
+		}
+	}
+	return nil
+}
+
+// full tells whether what was gathered is to be written.
+func (s *Stage) full() bool {
+	p := s.piece
+	return !p.empty() && (s.cfg.Now().Sub(p.since) >= s.cfg.WriteEvery || len(p.change.Rows) >= maxRows || p.bytes >= maxBytes)
+}
+
+// Flush writes what waits; afterwards everything handled is durable.
 func (s *Stage) Flush(ctx context.Context) (durable int64, err error) {
 	if err := s.flush(ctx, reasonIdle, s.handled); err != nil {
 		return s.durable, unskippable(err)
@@ -134,6 +168,7 @@ func unskippable(err error) error {
 // Close takes what is pending out of the gauge. Nothing is written: it is above
 // the durable offset and comes again.
 func (s *Stage) Close() error {
+	s.piece = newPiece()
 	s.pending.clear()
 	s.showPending()
 	return nil
@@ -144,19 +179,24 @@ func (s *Stage) showPending() {
 	convs, members := s.pending.grown()
 	s.metrics.pendingConvs.Add(float64(convs))
 	s.metrics.pending.Add(float64(members))
-	s.metrics.oldest.set(s, s.pending.since)
+	since := s.pending.since
+	if since.IsZero() {
+		since = s.piece.since // what was gathered later than something pending is younger
+	}
+	s.metrics.oldest.set(s, since)
 }
 
 func (s *Stage) settle() int64 {
-	if s.pending.empty() {
+	if s.piece.empty() && s.pending.empty() {
 		s.durable = max(s.durable, min(s.handled, s.at.next))
 	}
 	return s.durable
 }
 
-// write does everything about a piece save for its bounds and marks, which it
-// makes pending. They are folded when it is known which messages stand.
-func (s *Stage) write(ctx context.Context, p *piece) error {
+// write does everything about what is gathered save for its bounds and marks,
+// which it makes pending. They are folded when it is known which messages stand.
+func (s *Stage) write(ctx context.Context) error {
+	p := s.piece
 	if err := s.bury(ctx, p.poison); err != nil {
 		return fmt.Errorf("tomongo: dead letters: %w", err)
 	}
@@ -181,7 +221,11 @@ func (s *Stage) write(ctx context.Context, p *piece) error {
 		s.metrics.written(p.change.Rows, written.Rows, s.cfg.Now())
 	}
 	s.fold(p, lost)
-	return s.retire(ctx, p.raised)
+	if err := s.retire(ctx, p.raised); err != nil {
+		return err
+	}
+	s.piece = p.next()
+	return nil
 }
 
 // fold makes pending what the records of p say beside rows and windows.

@@ -3,6 +3,7 @@ package embedded
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tidemark-im/tidemark/watermark"
@@ -100,25 +101,36 @@ func fresh(rows []watermark.Row, bounds map[watermark.ConversationID]bounds) []b
 	return out
 }
 
-// insertFresh inserts those rows.
+// insertFresh inserts those rows, in the order of the table: neighbours share
+// its pages.
 func (t *txn) insertFresh(rows []watermark.Row, fresh []bool) error {
-	args := make([]any, 0, len(rows)*bulks[qInsertMessage].columns)
-	var n int64
+	order := make([]int, 0, len(rows))
 	for i := range rows {
-		if !fresh[i] {
-			continue
+		if fresh[i] {
+			order = append(order, i)
 		}
-		var err error
-		if args, err = messageArgs(args, &rows[i]); err != nil {
+	}
+	// Those of one conversation ascend already.
+	slices.SortStableFunc(order, func(a, b int) int { return strings.Compare(string(rows[a].Conversation), string(rows[b].Conversation)) })
+	columns := bulks[qInsertMessage].columns
+	args := make([]any, 0, bulkSizes[0]*columns)
+	for part := range slices.Chunk(order, bulkSizes[0]) {
+		args = args[:0]
+		for _, i := range part {
+			var err error
+			if args, err = messageArgs(args, &rows[i]); err != nil {
+				return err
+			}
+		}
+		inserted, err := t.putAll(qInsertMessage, args)
+		if err == nil && inserted != int64(len(part)) {
+			err = errStands
+		}
+		if err != nil {
 			return err
 		}
-		n++
 	}
-	inserted, err := t.putAll(qInsertMessage, args)
-	if err == nil && inserted != n {
-		err = errStands
-	}
-	return err
+	return nil
 }
 
 // putMarks merges rows that have nothing but marks, where that takes no look at

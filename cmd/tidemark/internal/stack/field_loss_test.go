@@ -300,6 +300,7 @@ func TestField_L7_RestartedPushWorkerReplaysNothing(t *testing.T) {
 
 // lateFlush has toMongo keep watermarks in memory for as long as it can.
 func lateFlush(c *config.Config) {
+	c.ToMongo.WriteInterval = 0
 	c.ToMongo.FlushInterval, c.ToMongo.FlushIdle, c.ToMongo.FlushMarks = time.Hour, time.Hour, 100_000
 }
 

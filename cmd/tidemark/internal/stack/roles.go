@@ -84,7 +84,7 @@ func (s *Stack) toMongoPart() (*part, error) {
 	topics := s.kafka.Topics()
 	proj, err := tomongo.New(tomongo.Config{
 		History: s.history, Hot: s.hot, Owner: owner{s.producer, topics.ToRedis}, Log: s.producer,
-		DeadLetter: topics.DeadLetter, Inputs: topics.ToRedis, FlushMarks: s.cfg.ToMongo.FlushMarks, FlushEvery: s.cfg.ToMongo.FlushInterval,
+		DeadLetter: topics.DeadLetter, Inputs: topics.ToRedis, WriteEvery: s.cfg.ToMongo.WriteInterval, FlushMarks: s.cfg.ToMongo.FlushMarks, FlushEvery: s.cfg.ToMongo.FlushInterval,
 		Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 	})
 	if err != nil {

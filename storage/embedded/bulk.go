@@ -28,6 +28,12 @@ var bulks = map[query]bulk{
 		into: `INSERT OR FAIL INTO messages (conversation, seq, sender, client_id, hash, kind, send_time, record_time, device,
 		revoked_by, revoked_at, revoked_offset, body_type, mentions, attributes, body)`, then: `ON CONFLICT DO NOTHING`, columns: 16,
 	},
+	// The same for messages of which most have nothing more: each parameter that is
+	// NULL anyway costs as much as one that is not.
+	qInsertPlain: {
+		into: `INSERT OR FAIL INTO messages (conversation, seq, sender, client_id, hash, kind, send_time, record_time, device,
+		body_type, body)`, then: `ON CONFLICT DO NOTHING`, columns: 11,
+	},
 	qPutConv: {
 		into: `INSERT OR FAIL INTO conversations AS c (id, min, max, policy, repair_number, repair_from, last_time, changed_at, override)`,
 		then: `ON CONFLICT DO UPDATE SET
@@ -115,14 +121,18 @@ func (t *txn) insertFresh(rows []watermark.Row, fresh []bool) error {
 	columns := bulks[qInsertMessage].columns
 	args := make([]any, 0, bulkSizes[0]*columns)
 	for part := range slices.Chunk(order, bulkSizes[0]) {
+		q, appendArgs := qInsertPlain, plainArgs
+		if slices.ContainsFunc(part, func(i int) bool { return !plain(&rows[i].Message) }) {
+			q, appendArgs = qInsertMessage, messageArgs
+		}
 		args = args[:0]
 		for _, i := range part {
 			var err error
-			if args, err = messageArgs(args, &rows[i]); err != nil {
+			if args, err = appendArgs(args, &rows[i]); err != nil {
 				return err
 			}
 		}
-		inserted, err := t.putAll(qInsertMessage, args)
+		inserted, err := t.putAll(q, args)
 		if err == nil && inserted != int64(len(part)) {
 			err = errStands
 		}
@@ -142,7 +152,8 @@ func (t *txn) putMarks(rows []watermark.MemberRow) (done bool, err error) {
 		if m.Version != 0 || m.LastMembership != 0 || len(m.Own)+len(m.Memberships)+len(m.Ops)+len(m.Attributes) > 0 {
 			return false, nil
 		}
-		args = append(args, rows[i].Conversation, m.User, 0, 0, m.Read, m.Receipt, m.ChangedAt, 0, "[]", "[]")
+		args = append(args, string(rows[i].Conversation), string(m.User), int64(0), int64(0), int64(m.Read), int64(m.Receipt), m.ChangedAt,
+			int64(0), "[]", "[]")
 	}
 	n, err := t.putAll(qPutMarks, args)
 	return n == int64(len(rows)), err
@@ -160,9 +171,10 @@ func (t *txn) putConversations(convs []watermark.Conversation) error {
 		// with a message.
 		n := watermark.Conversation{}
 		n.Merge(convs[i])
-		args = append(args, convs[i].ID, n.Min, n.Max, int(n.Policy), n.Repair.Number, n.Repair.From, n.LastTime, n.ChangedAt, n.Override.Code())
+		args = append(args, string(convs[i].ID), int64(n.Min), int64(n.Max), int64(n.Policy), n.Repair.Number, int64(n.Repair.From),
+			n.LastTime, n.ChangedAt, n.Override.Code())
 		for p, offset := range convs[i].Inputs {
-			inputs = append(inputs, convs[i].ID, p.TopicID, p.Number, offset)
+			inputs = append(inputs, string(convs[i].ID), p.TopicID, int64(p.Number), offset)
 		}
 	}
 	if _, err := t.putAll(qPutConv, args); err != nil {

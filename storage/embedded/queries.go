@@ -8,6 +8,7 @@ type query string
 // each entry up, never the other way around.
 const (
 	qInsertMessage query = "insert message"
+	qInsertPlain   query = "insert plain message"
 	qStanding      query = "standing messages"
 	qRevoke        query = "revoke"
 	qBounds        query = "bounds"

@@ -27,8 +27,9 @@ type Costs struct {
 	// makes fewer, larger rounds, and in the end next to none.
 	ToRedisRounds, ToMongoRounds, ToPushRounds, RedisRounds, KafkaRounds float64
 	// Bytes that a conversation takes in Redis beside its messages, one of its
-	// members, and a message beside its body.
-	ConversationBytes, MemberBytes, MessageBytes float64
+	// members, a message of the hot log beside its body, and its client id. A hot log
+	// takes LogBytes at least: a node of a stream is made whole.
+	ConversationBytes, MemberBytes, MessageBytes, IDBytes, LogBytes float64
 	// RowBytes is a message in history beside its body.
 	RowBytes float64
 }
@@ -39,7 +40,7 @@ func DefaultCosts() Costs {
 		ToRedis: 12, ToRedisConversation: 6, ToMongo: 20, ToMongoConversation: 35, ToPush: 9, Driver: 20,
 		Redis: 20, RedisConversation: 70, Kafka: 6, KafkaRecord: 12, Gateway: 15,
 		ToRedisRounds: 0.15, ToMongoRounds: 0.06, ToPushRounds: 0.09, RedisRounds: 0.06, KafkaRounds: 0.25,
-		ConversationBytes: 3000, MemberBytes: 180, MessageBytes: 150, RowBytes: 260,
+		ConversationBytes: 700, MemberBytes: 180, MessageBytes: 165, IDBytes: 75, LogBytes: 4800, RowBytes: 260,
 	}
 }
 
@@ -111,7 +112,7 @@ func (p *Plan) fill() error {
 //	b        = burst * x / (1 - e^-x),  x = rate / burst * batch / conversations
 //	cores    = rate * (per message + per conversation / b) / 1e6
 //	rounds   = cores of rounds * (1 - e^(-rate / 200)), and none where there is no room
-//	Redis    = conversations * (conversation + members * member + kept * (message + size))
+//	Redis    = conversations * (conversation + members * member + kept * id + max(log, kept * (message + size)))
 //	history  = rate * 86400 * (row + size)
 //
 // b is the number of messages of a conversation that has any, where bursts come
@@ -129,7 +130,8 @@ func (p Plan) Answer() (*Answer, error) {
 	cores := func(message, conversation float64) float64 { return p.Rate * (message + conversation/b) / 1e6 }
 	// Below some hundred messages a second each makes a round of its own.
 	rounds := func(cores float64) float64 { return cores * -math.Expm1(-p.Rate/200) }
-	memory := float64(p.Conversations) * (c.ConversationBytes + float64(p.Members)*c.MemberBytes + p.Kept*(c.MessageBytes+float64(p.Size)))
+	log := max(c.LogBytes, p.Kept*(c.MessageBytes+float64(p.Size)))
+	memory := float64(p.Conversations) * (c.ConversationBytes + float64(p.Members)*c.MemberBytes + p.Kept*c.IDBytes + log)
 	day := p.Rate * 86400
 	return &Answer{
 		PerBatch: b,

@@ -87,11 +87,11 @@ func (a *app) benchOneStage(ctx context.Context, stage string, per int, f stageF
 	sc := bench.StageConfig{
 		Stage: stage, PerConversation: per, Batch: f.batch, Batches: f.batches, Partitions: f.partitions, Size: f.size, Progress: progress.tell,
 	}
-	done, err := a.openStage(ctx, &sc, f, cfg)
+	opened, err := a.openStage(ctx, &sc, f, cfg)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, done()) }()
+	defer func() { err = errors.Join(err, opened.Close()) }()
 	r, err := bench.RunStage(ctx, sc)
 	if err != nil {
 		return err
@@ -111,8 +111,8 @@ func (a *app) benchOneStage(ctx context.Context, stage string, per int, f stageF
 }
 
 // openStage gives a stage what it works with: keys of its own on a Redis, an
-// SQLite file of its own. done closes and deletes them.
-func (a *app) openStage(ctx context.Context, sc *bench.StageConfig, f stageFlags, cfg config.Config) (done func() error, err error) {
+// SQLite file of its own.
+func (a *app) openStage(ctx context.Context, sc *bench.StageConfig, f stageFlags, cfg config.Config) (opened bench.Opened, err error) {
 	var closers []func() error
 	defer func() {
 		if err != nil {
@@ -122,7 +122,7 @@ func (a *app) openStage(ctx context.Context, sc *bench.StageConfig, f stageFlags
 	if len(f.redis) > 0 {
 		client, err := stack.Redis(cfg.Redis)
 		if err != nil {
-			return nil, err
+			return opened, err
 		}
 		prefix := "bench-" + strings.ToLower(rand.Text()[:10]) + "."
 		sc.Redis, sc.RedisAddress, sc.Prefix = client, f.redis[0], prefix
@@ -131,17 +131,35 @@ func (a *app) openStage(ctx context.Context, sc *bench.StageConfig, f stageFlags
 	if sc.Stage == "tomongo" && !f.nothing {
 		dir, err := os.MkdirTemp(f.dir, "tidemark-bench-")
 		if err != nil {
-			return nil, usageError{fmt.Errorf("--dir: %w", err)}
+			return opened, usageError{fmt.Errorf("--dir: %w", err)}
 		}
 		closers = append(closers, func() error { return os.RemoveAll(dir) })
 		h, closing, err := stack.OpenHistory(ctx, config.History{Backend: "sqlite", Path: filepath.Join(dir, "history.db")}, slog.New(slog.DiscardHandler))
 		if err != nil {
-			return nil, err
+			return opened, err
 		}
 		sc.Writer = h
 		closers = append(closers, closing)
+		opened.Disk = func() (int64, error) { return sizeOf(dir) }
 	}
-	return func() error { return closeAll(closers) }, nil
+	opened.Close = func() error { return closeAll(closers) }
+	return opened, nil
+}
+
+// sizeOf gives the bytes of a directory's files.
+func sizeOf(dir string) (n int64, err error) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range files {
+		info, err := f.Info()
+		if err != nil {
+			return 0, err
+		}
+		n += info.Size()
+	}
+	return n, nil
 }
 
 type syncFlags struct {
@@ -302,7 +320,7 @@ func (a *app) benchCompare(ctx context.Context, f e2eFlags, first, second string
 }
 
 func newBenchPlanCmd(a *app) *cobra.Command {
-	p := bench.Plan{Costs: bench.DefaultCosts()}
+	p, f := bench.Plan{Costs: bench.DefaultCosts()}, checkFlags{}
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Work out what a load needs: cores, memory, disk",
@@ -312,10 +330,18 @@ and how they were). They are of one machine: measure yours with 'bench stage' an
 'bench e2e' and scale by the ratio. ROUNDS are cores that one
 process of a worker takes beside them while it has room, for batches of few
 messages. Plan for twice of what it says: lag is made up only with room above the
-rate.`,
-		Example: `  tidemark bench plan --rate 5000 --conversations 1000000 --members 2`,
-		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+rate.
+
+With --check three loads are measured, as 'bench e2e' does, on a real Kafka and
+Redis, and what the plan says of each stands beside what it was; that takes one to
+three minutes. With --processes each that is told of each worker.`,
+		Example: `  tidemark bench plan --rate 5000 --conversations 1000000 --members 2
+  tidemark bench plan --check --kafka 127.0.0.1:9092 --redis 127.0.0.1:6379`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.check {
+				return a.checkPlan(cmd.Context(), f)
+			}
 			answer, err := p.Answer()
 			if err != nil {
 				return usageError{err}
@@ -336,6 +362,7 @@ rate.`,
 			return nil
 		},
 	}
+	f.addFlags(cmd)
 	flags := cmd.Flags()
 	flags.Float64Var(&p.Rate, "rate", 1000, "messages a second")
 	flags.IntVar(&p.Size, "size", 300, "bytes of a message's body")

@@ -29,6 +29,8 @@ type roster struct {
 	users []watermark.UserID
 	// weight is what the cache counts it as: its members, and one for itself.
 	weight int
+	// inLane is what the lane counts it as. 0: it is not there.
+	inLane int
 	// open counts the members who hear what comes.
 	open int
 	// log is the topic id of what was followed last, and changed the offset plus 1
@@ -40,6 +42,9 @@ type roster struct {
 	crowd  bool
 	stands time.Time
 }
+
+// size is what it weighs.
+func (r *roster) size() int { return len(r.state.Members) + 1 }
 
 // spread is the number of publications that a message takes.
 func (r *roster) spread() int {
@@ -67,7 +72,7 @@ func newRosters(limit int) (*rosters, error) {
 
 // weigh notes that r may have grown.
 func (c *rosters) weigh(r *roster) {
-	w := len(r.state.Members) + 1
+	w := r.size()
 	c.members += w - r.weight
 	r.weight = w
 }

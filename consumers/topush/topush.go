@@ -243,17 +243,26 @@ func (s *Stage) handOff(ctx context.Context, lots []*lot) error {
 	if err := h.flush(ctx); err != nil {
 		return err
 	}
+	heavy, rest := s.lane.admit(heavy, at)
 	for _, l := range heavy {
 		s.rosters.take(at[l])
 	}
 	s.lane.take(ctx, heavy, at, waiting)
+	if len(rest) > 0 {
+		return fault.New(fault.Transient, "backlog", fmt.Errorf("topush: the lane has no room for %d conversations whose pushes cost much", len(rest)))
+	}
 	return nil
 }
 
-// cost is about how many publications it takes to hand l off.
+// cost is about how many publications it takes to hand l off, without what was: of
+// a batch that comes again because the lane had no room, what has been there must
+// not take that of the rest.
 func (l *lot) cost(r *roster) int {
 	n := 0
 	for i := range l.records {
+		if l.records[i].Offset < r.mark.Offset {
+			continue
+		}
 		for _, e := range l.records[i].Events {
 			switch e := e.(type) {
 			case watermark.MessagesSequenced:

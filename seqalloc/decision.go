@@ -157,7 +157,7 @@ func (d *decision) scripts(c calls) []keyspace.Call {
 	args.done()
 
 	out := make([]keyspace.Call, len(ends))
-	short, long := d.space.KeyList(shortConvs, plainParts), d.space.AllKeys(longConvs, parts)
+	short, long := d.space.FlatKeys(shortConvs, plainParts), d.space.AllKeys(longConvs, parts)
 	from := 0
 	for k, end := range ends {
 		call := keyspace.Call{Args: args.words[from:end:end], Asks: true}

@@ -164,7 +164,8 @@ func sizeOf(dir string) (n int64, err error) {
 
 type syncFlags struct {
 	benchTarget
-	conversations, messages, size, rounds int
+	conversations          []int
+	messages, size, rounds int
 }
 
 func newBenchSyncCmd(a *app) *cobra.Command {
@@ -175,52 +176,85 @@ func newBenchSyncCmd(a *app) *cobra.Command {
 		Long: `Sync makes a user with many conversations, and asks for the watermarks of all of
 them and for one page of messages, again and again. With --redis the cold rounds
 come after all keys of the run were deleted; a round of GetWatermarks is all of
-its pages.`,
+its pages. Several numbers of conversations give a curve, each with a system and
+a user of its own.`,
 		Example: `  tidemark bench sync --kafka 127.0.0.1:9092 --redis 127.0.0.1:6379
-  tidemark bench sync --conversations 1000`,
+  tidemark bench sync --conversations 1000
+  tidemark bench sync --kafka 127.0.0.1:9092 --redis 127.0.0.1:6379 --conversations 10,100,1000,10000 -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchSync(cmd.Context(), f) },
 	}
 	f.addFlags(cmd)
 	flags := cmd.Flags()
-	flags.IntVar(&f.conversations, "conversations", 10_000, "conversations of the user")
+	flags.IntSliceVar(&f.conversations, "conversations", []int{10_000}, "conversations of the user, one number after another")
 	flags.IntVar(&f.messages, "messages", 100, "messages of the conversation that is pulled")
 	flags.IntVar(&f.size, "size", 300, "bytes of a message's body")
 	flags.IntVar(&f.rounds, "rounds", 10, "how often each is asked for; Pull, warm, twenty times as often")
 	return cmd
 }
 
-func (a *app) benchSync(ctx context.Context, f syncFlags) (err error) {
-	sys, clean, err := a.benchSystem(ctx, f.benchTarget)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, clean()) }()
+func (a *app) benchSync(ctx context.Context, f syncFlags) error {
 	progress := newBenchBar(a.errOut)
 	defer progress.finish()
+	var reports []*bench.SyncReport
+	for _, n := range f.conversations {
+		r, err := a.benchSyncOf(ctx, f, n, progress)
+		if err != nil {
+			return interrupted(ctx, err)
+		}
+		reports = append(reports, r)
+	}
+	progress.finish()
+	a.emit(reports, func() { a.printSync(reports) })
+	return nil
+}
+
+func (a *app) benchSyncOf(ctx context.Context, f syncFlags, conversations int, progress *benchBar) (r *bench.SyncReport, err error) {
+	sys, clean, err := a.benchSystem(ctx, f.benchTarget)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, clean()) }()
 	cfg := bench.SyncConfig{
-		System: sys, Conversations: f.conversations, Messages: f.messages, Size: f.size, Rounds: f.rounds, Progress: progress.tell,
+		System: sys, Conversations: conversations, Messages: f.messages, Size: f.size, Rounds: f.rounds, Progress: progress.tell,
 	}
 	if sys.Redis != nil {
 		prefix := sys.Kafka.TopicPrefix
 		cfg.Forget = func(ctx context.Context) error { return bench.DropKeys(ctx, sys.Redis, prefix) }
 	}
-	r, err := bench.RunSync(ctx, cfg)
-	if err != nil {
-		return interrupted(ctx, err)
-	}
-	progress.finish()
-	a.emit(r, func() {
-		fmt.Fprintf(a.out, "%d conversations in %d pages, %d messages; load average %.1f\n\n", r.Conversations, r.Pages, r.Messages, r.Machine.Load)
-		a.table([]string{"MILLISECONDS", "P50", "P90", "P99", "P99.9", "MAX", "COUNT"}, r.Rows())
-		fmt.Fprintln(a.out)
-		a.table([]string{"A WARM ROUND OF GETWATERMARKS", ""}, bench.CountRows(r.WarmCounts))
-		if len(r.ColdCounts) > 0 {
-			fmt.Fprintln(a.out)
-			a.table([]string{"A COLD ONE", ""}, bench.CountRows(r.ColdCounts))
+	return bench.RunSync(ctx, cfg)
+}
+
+// printSync prints a curve, or all that is known of one point.
+func (a *app) printSync(reports []*bench.SyncReport) {
+	if len(reports) != 1 {
+		rows := make([][]string, len(reports))
+		for i, r := range reports {
+			rows[i] = r.SyncRow()
 		}
-	})
-	return nil
+		a.table(bench.SyncHeader, rows)
+		return
+	}
+	r := reports[0]
+	fmt.Fprintf(a.out, "%d conversations in %d pages, %d messages; load average %.1f\n\n", r.Conversations, r.Pages, r.Messages, r.Machine.Load)
+	a.table([]string{"MILLISECONDS", "P50", "P90", "P99", "P99.9", "MAX", "COUNT"}, r.Rows())
+	fmt.Fprintf(a.out, "\nat the server, on average: a warm page of GetWatermarks %.2f ms, a warm Pull %.2f ms\n\n", r.ServerPage, r.ServerPull)
+	a.table([]string{"A WARM ROUND OF GETWATERMARKS", ""}, bench.CountRows(r.WarmCounts))
+	for _, x := range []struct {
+		what string
+		used []bench.Usage
+	}{{"A WARM ROUND", r.WarmUsage}, {"A WARM PULL", r.PullUsage}} {
+		fmt.Fprintln(a.out)
+		var rows [][]string
+		for _, u := range x.used {
+			rows = append(rows, []string{u.Name, fmt.Sprintf("%.2f", u.PerMessage/1000)})
+		}
+		a.table([]string{x.what, "PROCESSOR MS"}, rows)
+	}
+	if len(r.ColdCounts) > 0 {
+		fmt.Fprintln(a.out)
+		a.table([]string{"A COLD ONE", ""}, bench.CountRows(r.ColdCounts))
+	}
 }
 
 func newBenchCompareCmd(a *app) *cobra.Command {

@@ -98,17 +98,18 @@ func (s Space) Keys(conv watermark.ConversationID, parts ...Part) []string {
 // AllKeys names the same keys of several conversations. It allocates three
 // times, however many they are.
 func (s Space) AllKeys(convs []watermark.ConversationID, parts []Part) [][]string {
-	keys := s.KeyList(convs, parts)
+	keys := s.FlatKeys(convs, parts)
 	out := make([][]string, len(convs))
 	for i := range convs {
-		out[i] = keys[i*len(parts) : (i+1)*len(parts) : (i+1)*len(parts)]
+		from, to := i*len(parts), (i+1)*len(parts)
+		out[i] = keys[from:to:to]
 	}
 	return out
 }
 
-// KeyList names the same keys of several conversations, one conversation after
-// another.
-func (s Space) KeyList(convs []watermark.ConversationID, parts []Part) []string {
+// FlatKeys gives the same keys in one list, those of a conversation after those
+// of the one before.
+func (s Space) FlatKeys(convs []watermark.ConversationID, parts []Part) []string {
 	size := 0
 	for _, p := range parts {
 		size += len(p)

@@ -91,8 +91,8 @@ func NewRunner(client redis.UniversalClient) *Runner {
 	return &Runner{client: client, single: single}
 }
 
-// Together tells whether a call may have the keys of several conversations: all of
-// them are on one server, not spread over a Cluster.
+// Together tells whether keys of different hash tags may share a call: not on a
+// Cluster, whose nodes have some of the slots each.
 func (r *Runner) Together() bool { return r.single }
 
 // Run runs all calls in one pipeline (one for every 1,000) and gives one

@@ -41,7 +41,7 @@ type Stage interface {
 	// mark, which may lag behind; it never exceeds the last offset seen plus 1.
 	Handle(ctx context.Context, batch []wire.Record) (durable int64, err error)
 	// Flush makes durable what Handle left. It is called while durable lags,
-	// every FlushEvery, and when the partition is given up.
+	// every FlushEvery, after FlushIdle, and when the partition is given up.
 	Flush(ctx context.Context) (durable int64, err error)
 }
 
@@ -93,6 +93,9 @@ type GroupConfig struct {
 	// FlushEvery is how long durable may lag before Flush is called.
 	// 0: DefaultFlushEvery.
 	FlushEvery time.Duration
+	// FlushIdle is how long nothing may come while durable lags before Flush is
+	// called all the same. 0, or more than FlushEvery: FlushEvery alone counts.
+	FlushIdle time.Duration
 	// DrainTimeout bounds finishing the batch at hand and the last flush when a
 	// partition is given up. At most 5 min. 0: DefaultDrainTimeout.
 	DrainTimeout time.Duration
@@ -126,6 +129,7 @@ func (c GroupConfig) Validate() error {
 	need(c.MaxBytes >= 0 && c.MaxBytes <= 64<<20, "MaxBytes must be from 0 to 64 MiB")
 	need(c.FetchEvery >= 0 && c.FetchEvery <= 100*time.Millisecond, "FetchEvery must be from 0 to 100 ms")
 	need(c.FlushEvery >= 0, "FlushEvery is negative")
+	need(c.FlushIdle >= 0, "FlushIdle is negative")
 	need(c.DrainTimeout >= 0 && c.DrainTimeout <= 5*time.Minute, "DrainTimeout must be from 0 to 5 min")
 	need(c.StuckAfter >= 0, "StuckAfter is negative")
 	return errors.Join(errs...)

@@ -443,18 +443,25 @@ func TestWriteBehindIsCoveredByUncommittedOffsets(t *testing.T) {
 }
 
 func TestFlushComesWhileDurableLags(t *testing.T) {
-	_, cfg := cluster(t, 1)
-	p := producer(t, cfg, "toRedis")
-	w := &writeBehind{}
-	g := start(t, cfg, pipeline.GroupConfig{FlushEvery: 20 * time.Millisecond, NewStage: func(context.Context, pipeline.Claim) (pipeline.Stage, error) { return w, nil }})
-	for i := range 3 {
-		send(t, p, "group:1", fmt.Sprint(i))
-		eventually(t, "it is marked without more traffic", func() bool {
-			s := g.State()
-			return len(s.Partitions) == 1 && s.Partitions[0].Marked == int64(i+1)
+	for name, with := range map[string]pipeline.GroupConfig{
+		"after FlushEvery": {FlushEvery: 20 * time.Millisecond},
+		"after FlushIdle":  {FlushEvery: time.Hour, FlushIdle: 20 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, cfg := cluster(t, 1)
+			p := producer(t, cfg, "toRedis")
+			with.NewStage = func(context.Context, pipeline.Claim) (pipeline.Stage, error) { return &writeBehind{}, nil }
+			g := start(t, cfg, with)
+			for i := range 3 {
+				send(t, p, "group:1", fmt.Sprint(i))
+				eventually(t, "it is marked without more traffic", func() bool {
+					s := g.State()
+					return len(s.Partitions) == 1 && s.Partitions[0].Marked == int64(i+1)
+				})
+			}
+			g.stop(t)
 		})
 	}
-	g.stop(t)
 }
 
 func TestTheLastFlushHasTimeOfItsOwn(t *testing.T) {

@@ -31,6 +31,7 @@ type runner struct {
 	marked  int64  // never above what is durable
 	aside   []gone // dead letters above marked, ascending
 	lagging time.Time
+	busy    time.Time // when the last batch or flush ended
 }
 
 // gone is a record that went to the dead letters. It may be marked when
@@ -73,7 +74,7 @@ func (r *runner) feed(alive, work context.Context) error {
 	for {
 		var due <-chan time.Time
 		if !r.lagging.IsZero() {
-			timer.Reset(time.Until(r.lagging.Add(r.g.cfg.FlushEvery)))
+			timer.Reset(time.Until(r.flushAt()))
 			due = timer.C
 		}
 		first := r.held
@@ -97,17 +98,27 @@ func (r *runner) feed(alive, work context.Context) error {
 			batch := r.take(first)
 			end := r.traced(batch)
 			err := r.handle(alive, work, batch)
+			r.busy = time.Now()
 			end(err)
 			if err != nil {
 				return unlessReleased(err)
 			}
 		}
-		if !r.lagging.IsZero() && time.Since(r.lagging) >= r.g.cfg.FlushEvery {
+		if !r.lagging.IsZero() && !time.Now().Before(r.flushAt()) {
 			if err := r.flush(alive, work); err != nil {
 				return unlessReleased(err)
 			}
 		}
 	}
+}
+
+// flushAt is when Flush is due while durable lags.
+func (r *runner) flushAt() time.Time {
+	at := r.lagging.Add(r.g.cfg.FlushEvery)
+	if idle := r.busy.Add(r.g.cfg.FlushIdle); r.g.cfg.FlushIdle > 0 && idle.Before(at) {
+		return idle
+	}
+	return at
 }
 
 func unlessReleased(err error) error {
@@ -250,7 +261,7 @@ func (r *runner) flush(until, work context.Context) error {
 			return err
 		}
 		r.g.metrics.lastFlush.SetToCurrentTime()
-		r.lagging = time.Time{} // the next one is due after a whole FlushEvery
+		r.lagging, r.busy = time.Time{}, time.Now() // the next one is due after a whole FlushEvery or FlushIdle
 		return r.settled(durable)
 	})
 	if err == nil || errors.Is(err, errReleased) {

@@ -100,70 +100,96 @@ func NewState(id ConversationID) *State {
 
 // Apply folds one record of the sequenced log into s. Applying a record again,
 // or records that s has seen by another way, changes nothing.
-func (s *State) Apply(rec Record) {
+func (s *State) Apply(rec Record) { Fold(&rec, s) }
+
+// Folder is what a record is folded into.
+type Folder interface {
+	// Bounds gives what everybody shares of the record's conversation, with its ID.
+	Bounds() *Conversation
+	// MergeWindow merges the full state of a member, which stands in the record.
+	MergeWindow(m Member)
+	// MergeMember merges marks of a member.
+	MergeMember(m Member)
+	// Touch is told of both users of a single conversation with each message:
+	// they have it from its first one on.
+	Touch(u UserID, seq Seq)
+	// Said is told of a message whose seq the fold has not passed yet.
+	Said(m *Message)
+}
+
+// Fold says what a record of the sequenced log means. It is idempotent.
+func Fold(rec *Record, into Folder) {
+	c := into.Bounds()
 	for _, e := range rec.Events {
-		s.apply(e, rec.Offset)
+		fold(rec, e, c, into)
 	}
 	for _, o := range rec.Inputs {
-		s.decide(o)
+		c.decide(o)
 	}
 }
 
-func (s *State) apply(e Event, offset int64) {
+func fold(rec *Record, e Event, c *Conversation, into Folder) {
 	switch e := e.(type) {
 	case WindowChanged:
 		m := e.Member
-		m.ChangedAt = offset + 1
-		s.MergeMember(m)
+		m.ChangedAt = rec.Offset + 1
+		into.MergeWindow(m)
 		// What somebody has read lies within its window, so the peer sees a change.
-		if peer, ok := s.ID.Peer(m.User); ok {
-			s.MergeMember(Member{User: peer, ChangedAt: offset + 1})
+		if peer, ok := c.ID.Peer(m.User); ok {
+			into.MergeMember(Member{User: peer, ChangedAt: rec.Offset + 1})
 		}
 		return
 	case ReadAdvanced:
-		s.MergeMember(Member{User: e.User, Read: e.Read, Receipt: e.Receipt, ChangedAt: offset + 1})
+		into.MergeMember(Member{User: e.User, Read: e.Read, Receipt: e.Receipt, ChangedAt: rec.Offset + 1})
 		// What the peer sees of the conversation changed too.
-		if peer, ok := s.ID.Peer(e.User); ok && e.Receipt > 0 {
-			s.MergeMember(Member{User: peer, ChangedAt: offset + 1})
+		if peer, ok := c.ID.Peer(e.User); ok && e.Receipt > 0 {
+			into.MergeMember(Member{User: peer, ChangedAt: rec.Offset + 1})
 		}
 		return
 	case MessagesSequenced:
+		a, b, single := c.ID.Users()
 		for i := range e.Messages {
-			s.applyMessage(&e.Messages[i], e.Policy)
+			m := &e.Messages[i]
+			if single {
+				into.Touch(a, m.Seq)
+				into.Touch(b, m.Seq)
+			}
+			foldMessage(m, e.Policy, c, into)
 		}
 	case MinSeqRaised:
-		s.Min = max(s.Min, e.Min)
+		c.Min = max(c.Min, e.Min)
 	case Repaired:
-		s.Repair.Merge(e)
+		c.Repair.Merge(e)
 	case PolicyChanged:
-		s.Override.Merge(e)
+		c.Override.Merge(e)
 	}
-	s.ChangedAt = max(s.ChangedAt, offset+1)
+	c.ChangedAt = max(c.ChangedAt, rec.Offset+1)
 }
 
-func (s *State) applyMessage(m *Message, policy UnreadPolicy) {
+func foldMessage(m *Message, policy UnreadPolicy, c *Conversation, into Folder) {
 	// The first message at a seq stands. One at a seq that the fold has passed is
 	// either known already, or older than where the fold began, or has lost its
 	// place: its id does not stand there.
-	first := m.Seq > s.Max
-	if m.Seq > s.Max {
-		s.Max, s.Policy = m.Seq, policy
+	first := m.Seq > c.Max
+	if first {
+		c.Max, c.Policy = m.Seq, policy
 	}
-	s.LastTime = max(s.LastTime, m.RecordTime)
-	// Both users of a single conversation have it from its first message on.
-	if a, b, ok := s.ID.Users(); ok {
-		s.touch(a)
-		s.touch(b)
-	}
+	c.LastTime = max(c.LastTime, m.RecordTime)
 	if policy == KeepOnSend {
-		s.MergeMember(Member{User: m.Sender, Own: []Seq{m.Seq}})
+		into.MergeMember(Member{User: m.Sender, Own: []Seq{m.Seq}})
 	} else {
-		s.MergeMember(Member{User: m.Sender, Read: m.Seq})
+		into.MergeMember(Member{User: m.Sender, Read: m.Seq})
 	}
 	if first {
-		s.sent(SentKey{m.Sender, m.ClientID}, Sent{m.Seq, m.Hash})
+		into.Said(m)
 	}
 }
+
+// Bounds implements Folder.
+func (s *State) Bounds() *Conversation { return &s.Conversation }
+
+// MergeWindow implements Folder.
+func (s *State) MergeWindow(m Member) { s.MergeMember(m) }
 
 // MergeMember merges what is known of one member.
 func (s *State) MergeMember(m Member) {
@@ -178,13 +204,17 @@ func (s *State) MergeMember(m Member) {
 	s.Members[m.User] = old
 }
 
-func (s *State) touch(u UserID) {
+// Touch implements Folder.
+func (s *State) Touch(u UserID, _ Seq) {
 	if _, ok := s.Members[u]; !ok {
 		s.MergeMember(Member{User: u})
 	}
 }
 
-func (s *State) sent(k SentKey, v Sent) {
+// Said implements Folder.
+func (s *State) Said(m *Message) { s.keep(SentKey{m.Sender, m.ClientID}, Sent{m.Seq, m.Hash}) }
+
+func (s *State) keep(k SentKey, v Sent) {
 	if s.Sent == nil {
 		s.Sent = make(map[SentKey]Sent)
 	}
@@ -207,7 +237,7 @@ func (s *State) Merge(o *State) {
 	}
 	for k, v := range o.Sent {
 		if at, ok := taken[v.Seq]; !ok || at == k {
-			s.sent(k, v)
+			s.keep(k, v)
 		}
 	}
 	s.Complete = s.Complete || o.Complete

@@ -17,8 +17,8 @@ import (
 const (
 	DefaultDeadLetter = wire.TopicDeadLetter
 	DefaultInputs     = wire.TopicToRedis
-	DefaultFlushMarks = 100
-	DefaultFlushEvery = time.Second
+	DefaultFlushMarks = 50_000
+	DefaultFlushEvery = 10 * time.Second
 	DefaultDeleteStep = 1000
 )
 
@@ -67,11 +67,15 @@ type Config struct {
 	// Inputs names the topic whose offsets are the inputs of the log's records.
 	// Empty: DefaultInputs.
 	Inputs string
-	// FlushMarks is after how many watermark advances the coalesced marks are
+	// WriteEvery is how long messages are gathered before they are written, 20,000
+	// of them or 8 MiB at most. 0: each batch is written by itself.
+	WriteEvery time.Duration
+	// FlushMarks is after how many watermark advances what is coalesced is
 	// written. 0: DefaultFlushMarks.
 	FlushMarks int
-	// FlushEvery is how long a mark may stay unwritten while records keep
-	// coming; when none come, the runner's Flush does it. 0: DefaultFlushEvery.
+	// FlushEvery is how long a bound or a mark may stay unwritten while records
+	// keep coming; when none come, the runner's Flush does it. 0:
+	// DefaultFlushEvery.
 	FlushEvery time.Duration
 	// DeleteStep bounds how many messages one step of a raised minimum deletes.
 	// 0: DefaultDeleteStep.
@@ -96,6 +100,7 @@ func (c *Config) fill() error {
 	need(c.Hot != nil, "Hot is required")
 	need(c.Log != nil, "Log is required")
 	need(c.Owner != nil, "Owner is required")
+	need(c.WriteEvery >= 0, "WriteEvery must not be negative")
 	need(c.FlushMarks >= 0, "FlushMarks must not be negative")
 	need(c.FlushEvery >= 0, "FlushEvery must not be negative")
 	need(c.DeleteStep >= 0, "DeleteStep must not be negative")

@@ -10,23 +10,23 @@ import (
 )
 
 // handBack sends to their owner the messages and windows that found another
-// one in their place, and takes back the marks that the messages would have
-// raised. Doing it again at a redelivery is harmless: the owner finds that the
-// message stands elsewhere by then, and does nothing.
-func (s *Stage) handBack(ctx context.Context, p *piece, w watermark.Written) error {
+// one in their place, and gives the messages, which raise no marks. Doing it
+// again at a redelivery is harmless: the owner finds that the message stands
+// elsewhere by then, and does nothing.
+func (s *Stage) handBack(ctx context.Context, p *piece, w watermark.Written) (lost map[place]bool, err error) {
 	if len(w.Rows) != len(p.change.Rows) {
-		return fault.New(fault.Fatal, "contract", fmt.Errorf("tomongo: %d fates for %d rows", len(w.Rows), len(p.change.Rows)))
+		return nil, fault.New(fault.Fatal, "contract", fmt.Errorf("tomongo: %d fates for %d rows", len(w.Rows), len(p.change.Rows)))
 	}
 	var inputs []watermark.Input
-	lost := make(map[place]bool)
-	hurt := make(map[watermark.ConversationID]bool)
 	for i, fate := range w.Rows {
 		if fate != watermark.Conflict {
 			continue
 		}
 		row := &p.change.Rows[i]
+		if lost == nil {
+			lost = make(map[place]bool)
+		}
 		lost[place{row.Conversation, row.Message.Seq}] = true
-		hurt[row.Conversation] = true
 		m := row.Message
 		inputs = append(inputs, s.resequence(row.Conversation, p.rowAt[i], watermark.Input{Message: &m, Seq: m.Seq}))
 	}
@@ -37,13 +37,10 @@ func (s *Stage) handBack(ctx context.Context, p *piece, w watermark.Written) err
 		inputs = append(inputs, s.resequence(row.Conversation, p.memberAt[i], watermark.Input{Member: &m}))
 	}
 	if len(inputs) == 0 {
-		return nil
+		return nil, nil
 	}
 	if err := s.cfg.Owner.Append(ctx, inputs); err != nil {
-		return err
-	}
-	for id := range hurt {
-		p.disown(id, lost)
+		return nil, err
 	}
 	s.metrics.conflicts.WithLabelValues("message").Add(float64(messages))
 	s.metrics.conflicts.WithLabelValues("member").Add(float64(len(inputs) - messages))
@@ -52,7 +49,7 @@ func (s *Stage) handBack(ctx context.Context, p *piece, w watermark.Written) err
 			slog.String("conversation", string(in.Conversation)), slog.Int("partition", int(s.partition)),
 			slog.Int64("offset", in.Repair-1), slog.Int64("seq", int64(in.Seq)))
 	}
-	return nil
+	return lost, nil
 }
 
 // resequence fills in what all resequence commands have. The op id follows

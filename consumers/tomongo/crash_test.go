@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -32,37 +33,47 @@ func TestAnyDeathLeavesHistoryComplete(t *testing.T) {
 	runs := 0
 	for _, how := range []string{before, partial, after} {
 		for _, sameOne := range []bool{false, true} {
-			for failAt := 1; ; failAt++ {
-				w := newWorld()
-				scene(t, w)
-				w.failAt, w.failHow = failAt, how
-				failed := playOut(t, w, sameOne)
-				if !failed {
-					break
-				}
-				runs++
-				w.checkProjection(t)
-				if t.Failed() {
-					t.Fatalf("call %d fails %s, same worker %v", failAt, how, sameOne)
+			for _, gather := range []time.Duration{0, 3 * time.Second, time.Hour} {
+				for failAt := 1; ; failAt++ {
+					w := newWorld()
+					scene(t, w)
+					w.failAt, w.failHow = failAt, how
+					failed := playOut(t, w, sameOne, gather)
+					if !failed {
+						break
+					}
+					runs++
+					w.checkProjection(t)
+					if t.Failed() {
+						t.Fatalf("call %d fails %s, same worker %v, gathered for %s", failAt, how, sameOne, gather)
+					}
 				}
 			}
 		}
 	}
-	if runs < 30 {
+	if runs < 80 {
 		t.Errorf("only %d runs failed", runs)
 	}
 }
 
 // playOut hands the log in until all of it is durable. A worker that died is
 // replaced by one that starts at the last durable offset; the runner gives the
-// one that stays the same records again.
-func playOut(t *testing.T, w *world, sameOne bool) (failed bool) {
+// one that stays the same records again. A batch comes each second.
+func playOut(t *testing.T, w *world, sameOne bool, gather time.Duration) (failed bool) {
 	t.Helper()
-	few := func(c *tomongo.Config) { c.FlushMarks = 4 }
+	clock := time.Now()
+	few := func(c *tomongo.Config) {
+		c.FlushMarks, c.FlushEvery, c.WriteEvery = 4, time.Hour, gather
+		c.Now = func() time.Time { return clock }
+	}
 	s, at, marked := w.stage(t, few), 0, int64(0)
-	for marked < int64(len(w.log)) {
+	for tries := 0; marked < int64(len(w.log)); tries++ {
+		if tries > 1000 {
+			t.Fatalf("durable stays at %d", marked)
+		}
 		var d int64
 		var err error
+		clock = clock.Add(time.Second)
 		next := min(at+2, len(w.log))
 		if at < len(w.log) {
 			d, err = s.Handle(t.Context(), w.log[at:next])
@@ -93,7 +104,12 @@ func TestHistoryIsTheFoldOfTheLog(t *testing.T) {
 		w := newWorld()
 		drawLog(rt, w)
 		flushMarks := rapid.IntRange(1, 30).Draw(rt, "flush marks")
-		change := func(c *tomongo.Config) { c.FlushMarks = flushMarks }
+		gather := time.Duration(rapid.IntRange(0, 4).Draw(rt, "gather")) * time.Second
+		clock := time.Now()
+		change := func(c *tomongo.Config) {
+			c.FlushMarks, c.FlushEvery, c.WriteEvery = flushMarks, time.Hour, gather
+			c.Now = func() time.Time { return clock }
+		}
 		s, at, marked, last := w.stage(rt, change), 0, int64(0), int64(0)
 		note := func(d int64) {
 			if d < last || d > int64(at) {
@@ -105,6 +121,7 @@ func TestHistoryIsTheFoldOfTheLog(t *testing.T) {
 			last, marked = d, max(marked, d)
 		}
 		for steps := 0; steps < 60 && marked < int64(len(w.log)); steps++ {
+			clock = clock.Add(time.Second)
 			switch rapid.SampledFrom([]string{"handle", "handle", "handle", "flush", "die"}).Draw(rt, "step") {
 			case "handle":
 				next := min(at+rapid.IntRange(1, 5).Draw(rt, "batch"), len(w.log))

@@ -12,11 +12,15 @@ import (
 )
 
 type metrics struct {
-	rows      *prometheus.CounterVec
-	advances  prometheus.Counter
-	flushes   *prometheus.CounterVec
-	flushed   prometheus.Counter
-	pending   prometheus.Gauge
+	rows     *prometheus.CounterVec
+	advances prometheus.Counter
+	flushes  *prometheus.CounterVec
+	flushed  prometheus.Counter
+	pending  prometheus.Gauge
+
+	flushedConvs prometheus.Counter
+	pendingConvs prometheus.Gauge
+
 	oldest    *oldest
 	persisted *latency.Meter
 	conflicts *prometheus.CounterVec
@@ -40,7 +44,7 @@ func newMetrics(reg prometheus.Registerer, now func() time.Time) *metrics {
 		}),
 		flushes: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidemark_tomongo_flushes_total",
-			Help: "Writes of coalesced watermarks, by reason (count, time, idle).",
+			Help: "Writes of what is coalesced, by reason (count, size, time, idle).",
 		}, []string{"reason"}),
 		flushed: f.NewCounter(prometheus.CounterOpts{
 			Name: "tidemark_tomongo_flushed_members_total",
@@ -49,6 +53,14 @@ func newMetrics(reg prometheus.Registerer, now func() time.Time) *metrics {
 		pending: f.NewGauge(prometheus.GaugeOpts{
 			Name: "tidemark_tomongo_pending_members",
 			Help: "Coalesced watermarks that are not written yet.",
+		}),
+		flushedConvs: f.NewCounter(prometheus.CounterOpts{
+			Name: "tidemark_tomongo_flushed_conversations_total",
+			Help: "Coalesced bounds of conversations written.",
+		}),
+		pendingConvs: f.NewGauge(prometheus.GaugeOpts{
+			Name: "tidemark_tomongo_pending_conversations",
+			Help: "Coalesced bounds of conversations that are not written yet.",
 		}),
 		conflicts: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "tidemark_tomongo_conflicts_total",
@@ -69,10 +81,10 @@ func newMetrics(reg prometheus.Registerer, now func() time.Time) *metrics {
 	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "tidemark_tomongo_pending_age_seconds",
-		Help: "Age of the oldest watermark that is not written yet; 0 when there is none.",
+		Help: "Age of the oldest watermark or bound that is not written yet; 0 when there is none.",
 	}, m.oldest.age)
 	// What never was must show as 0, or the first one is no increase.
-	for _, reason := range []string{reasonCount, reasonTime, reasonIdle} {
+	for _, reason := range []string{reasonCount, reasonSize, reasonTime, reasonIdle} {
 		m.flushes.WithLabelValues(reason)
 	}
 	for _, kind := range []string{"message", "member"} {

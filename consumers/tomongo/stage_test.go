@@ -32,8 +32,8 @@ func TestMarksWaitAndCoverTheirOffsets(t *testing.T) {
 		t.Errorf("durable = %d with marks pending, want 0", d)
 	}
 	equal(t, "calls", w.journal, []string{"write"})
-	if len(w.rows[group]) != 2 || w.convs[group].Max != 2 {
-		t.Error("messages are not written at once")
+	if len(w.rows[group]) != 2 || len(w.convs) != 0 {
+		t.Errorf("%d rows, bounds %v: messages are written at once, bounds wait", len(w.rows[group]), w.convs)
 	}
 	if d := flush(t, s); d != 2 {
 		t.Errorf("durable = %d after the flush, want 2", d)
@@ -63,10 +63,9 @@ func TestRedisIsToldOfReadMarksOnly(t *testing.T) {
 	equal(t, "calls", w.journal, []string{"write", "flush", "raise", "write", "flush"})
 }
 
-func TestWithoutMarksEverythingIsDurableAtOnce(t *testing.T) {
+func TestWhatLeavesNothingPendingIsDurableAtOnce(t *testing.T) {
 	w := newWorld()
-	m, _, _ := watermark.Member{User: "A"}.Join("op", 0, watermark.HistoryAll, 0)
-	w.append(t, group, watermark.WindowChanged{Member: m, Cause: "join"})
+	w.raw([]byte{0xff})
 	s := w.stage(t, asItIs)
 	if d := handle(t, s, w.log); d != 1 {
 		t.Errorf("durable = %d, want 1", d)
@@ -291,7 +290,8 @@ func TestMemberConflictGoesToTheOwner(t *testing.T) {
 	w.append(t, group, watermark.WindowChanged{Member: first, Cause: "join"})
 	w.append(t, group, watermark.WindowChanged{Member: second, Cause: "leave"}, watermark.WindowChanged{Member: third, Cause: "leave"})
 	s := w.stage(t, asItIs)
-	if d := handle(t, s, w.log); d != 2 {
+	handle(t, s, w.log)
+	if d := flush(t, s); d != 2 {
 		t.Errorf("durable = %d, want 2", d)
 	}
 	if len(w.owned) != 1 || w.owned[0].Member.Ops[0].ID != "op2" || w.owned[0].Repair != 2 {
@@ -314,7 +314,7 @@ func TestRaisedMinimumDeletesInSteps(t *testing.T) {
 	s := w.stage(t, func(c *tomongo.Config) { c.DeleteStep = 8 })
 	handle(t, s, w.log)
 	flush(t, s)
-	equal(t, "calls", w.journal, []string{"write", "delete", "delete", "delete", "delete", "flush"})
+	equal(t, "calls", w.journal, []string{"write", "bounds", "delete", "delete", "delete", "delete", "flush"})
 	w.checkProjection(t)
 	if w.convs[group].Max != 25 || w.convs[group].Min != 21 {
 		t.Errorf("conversation = %+v", w.convs[group])
@@ -397,7 +397,7 @@ func TestFlushAfterAFailedBatchSaysNothingOfIt(t *testing.T) {
 }
 
 func TestNoRecordOfTheLogIsSetAside(t *testing.T) {
-	for _, op := range []string{"write", "flush", "owner", "delete"} {
+	for _, op := range []string{"write", "flush", "bounds", "owner", "delete"} {
 		w := newWorld()
 		w.append(t, group, said(message(1, "A", "1")))
 		w.append(t, group, said(message(1, "B", "1")), watermark.MinSeqRaised{Min: 2})
@@ -458,11 +458,11 @@ func TestKeepOnSendListsOwnMessages(t *testing.T) {
 }
 
 func TestNewReportsAllFaults(t *testing.T) {
-	_, err := tomongo.New(tomongo.Config{FlushMarks: -1, FlushEvery: -1, DeleteStep: -1})
+	_, err := tomongo.New(tomongo.Config{WriteEvery: -1, FlushMarks: -1, FlushEvery: -1, DeleteStep: -1})
 	if err == nil {
 		t.Fatal("want an error")
 	}
-	for _, want := range []string{"History", "Hot", "Owner", "Log", "FlushMarks", "FlushEvery", "DeleteStep"} {
+	for _, want := range []string{"History", "Hot", "Owner", "Log", "WriteEvery", "FlushMarks", "FlushEvery", "DeleteStep"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not named in: %v", want, err)
 		}
@@ -501,16 +501,21 @@ func TestMetrics(t *testing.T) {
 		"tidemark_tomongo_conflicts_total{kind=message} 1",
 		"# tidemark_tomongo_deleted_rows_total: Message rows deleted below a raised minimum.",
 		"tidemark_tomongo_deleted_rows_total{} 1",
+		"# tidemark_tomongo_flushed_conversations_total: Coalesced bounds of conversations written.",
+		"tidemark_tomongo_flushed_conversations_total{} 1",
 		"# tidemark_tomongo_flushed_members_total: Coalesced watermarks written; against the advances it gives the ratio of coalescing.",
 		"tidemark_tomongo_flushed_members_total{} 1",
-		"# tidemark_tomongo_flushes_total: Writes of coalesced watermarks, by reason (count, time, idle).",
+		"# tidemark_tomongo_flushes_total: Writes of what is coalesced, by reason (count, size, time, idle).",
 		"tidemark_tomongo_flushes_total{reason=count} 0",
 		"tidemark_tomongo_flushes_total{reason=idle} 1",
+		"tidemark_tomongo_flushes_total{reason=size} 0",
 		"tidemark_tomongo_flushes_total{reason=time} 0",
 		"# tidemark_tomongo_hot_errors_total: Flushes whose watermarks could not be merged into Redis.",
 		"tidemark_tomongo_hot_errors_total{} 1",
-		"# tidemark_tomongo_pending_age_seconds: Age of the oldest watermark that is not written yet; 0 when there is none.",
+		"# tidemark_tomongo_pending_age_seconds: Age of the oldest watermark or bound that is not written yet; 0 when there is none.",
 		"tidemark_tomongo_pending_age_seconds{} 7",
+		"# tidemark_tomongo_pending_conversations: Coalesced bounds of conversations that are not written yet.",
+		"tidemark_tomongo_pending_conversations{} 0",
 		"# tidemark_tomongo_pending_members: Coalesced watermarks that are not written yet.",
 		"tidemark_tomongo_pending_members{} 1",
 		"# tidemark_tomongo_persisted_seconds: Time from a message's record, as its producer gave it, until the message stands in history.",

@@ -3,13 +3,16 @@
 // what they say to the history store.
 //
 // It promises:
-//   - Messages, revokes, windows and conversation bounds are written before
-//     Handle returns. A conversation's maximum is never written before its rows.
-//   - Read marks, the marks of senders and their lists of own messages are
-//     coalesced in memory, one entry for each member, and written together
-//     after FlushMarks advances, after FlushEvery, and on Flush. An offset is
-//     reported durable only when no mark at or below it is unwritten: the
-//     buffer is covered by the log, so losing the process loses nothing.
+//   - Messages, revokes and windows are gathered for WriteEvery and written in the
+//     order of the log.
+//   - Bounds of conversations (maximum, inputs, times, and what else there is one
+//     of), read marks, the marks of senders and their lists of own messages are
+//     coalesced in memory, one entry for each conversation and member, and
+//     written together after FlushMarks advances, after FlushEvery, and on Flush.
+//     An offset is reported durable only when nothing at or below it is
+//     unwritten: the buffer is covered by the log, so losing the process loses
+//     nothing. A conversation's maximum is never written before its rows; they
+//     stand above it until the flush.
 //   - History knows how far it has each partition: before an offset is reported
 //     durable, it stands in history as the partition's position, which never
 //     stands without what is below it. A history that was restored from a backup
@@ -46,6 +49,7 @@ import (
 
 	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
+	"github.com/tidemark-im/tidemark/watermark"
 )
 
 // Projector makes stages; it holds what they share.
@@ -67,7 +71,7 @@ func (p *Projector) Stage(partition int32) (*Stage, error) {
 	if partition < 0 {
 		return nil, fault.New(fault.Fatal, "partitions", fmt.Errorf("tomongo: partition %d", partition))
 	}
-	return &Stage{cfg: &p.cfg, metrics: p.metrics, partition: partition, marks: newMarks(), unraised: newMarks(), at: newPositions()}, nil
+	return &Stage{cfg: &p.cfg, metrics: p.metrics, partition: partition, piece: newPiece(), pending: newPending(), unraised: make(unraised), at: newPositions()}, nil
 }
 
 // Stage is one claim of one partition.
@@ -76,30 +80,32 @@ type Stage struct {
 	metrics   *metrics
 	partition int32
 
-	marks   *marks
-	handled int64 // offset up to which everything but marks is written
+	piece   *piece // what is gathered
+	taken   int64  // offset up to which the piece has, or had, everything
+	pending *pending
+	handled int64 // offset up to which everything is written, gathered or pending
 	durable int64
 	at      *positions
 
-	unraised  *marks    // flushed marks that Redis has not taken
+	unraised  unraised
 	hotPaused time.Time // Redis is left alone until then
 }
 
-// Handle writes one batch of records, ascending by offset, and gives the
-// offset below which everything is durable, which lags behind while marks are
-// pending. After an error the same records must be handed in again.
+// Handle takes one batch of records, ascending by offset, and gives the offset
+// below which everything is durable, which lags behind while anything waits to be
+// written. After an error the same records must be handed in again.
 func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int64, err error) {
-	end := s.handled
-	for len(records) > 0 {
-		p, n, err := gather(records)
-		if err != nil {
-			return s.durable, fmt.Errorf("tomongo: decode: %w", err)
-		}
-		if err := s.write(ctx, p); err != nil {
+	if err := s.gather(ctx, records); err != nil {
+		return s.durable, err
+	}
+	if s.full() {
+		if err := s.write(ctx); err != nil {
 			return s.durable, unskippable(err)
 		}
-		end = p.end
-		records = records[n:]
+	}
+	end := s.handled
+	if len(records) > 0 {
+		end = max(end, records[len(records)-1].Offset+1)
 	}
 	if reason := s.due(); reason != "" {
 		if err := s.flush(ctx, reason, end); err != nil {
@@ -108,10 +114,41 @@ func (s *Stage) Handle(ctx context.Context, records []wire.Record) (durable int6
 	}
 	// Only now: of a batch that failed Flush must not call anything durable.
 	s.handled = end
+	s.showPending()
 	return s.settle(), nil
 }
 
-// Flush writes the pending marks; afterwards everything handled is durable.
+// gather takes records into the piece. What is there already was handed in with
+// a batch that failed.
+func (s *Stage) gather(ctx context.Context, records []wire.Record) error {
+	now := s.cfg.Now()
+	for i := 0; i < len(records); {
+		if records[i].Offset < s.taken {
+			i++
+			continue
+		}
+		taken, err := s.piece.take(&records[i], now)
+		if err != nil {
+			return fmt.Errorf("tomongo: decode: %w", err)
+		}
+		if taken {
+			s.taken = records[i].Offset + 1
+			continue
+		}
+		if err := s.write(ctx); err != nil {
+			return unskippable(err)
+		}
+	}
+	return nil
+}
+
+// full tells whether what was gathered is to be written.
+func (s *Stage) full() bool {
+	p := s.piece
+	return !p.empty() && (s.cfg.Now().Sub(p.since) >= s.cfg.WriteEvery || len(p.change.Rows) >= maxRows || p.bytes >= maxBytes)
+}
+
+// Flush writes what waits; afterwards everything handled is durable.
 func (s *Stage) Flush(ctx context.Context) (durable int64, err error) {
 	if err := s.flush(ctx, reasonIdle, s.handled); err != nil {
 		return s.durable, unskippable(err)
@@ -131,82 +168,120 @@ func unskippable(err error) error {
 // Close takes what is pending out of the gauge. Nothing is written: it is above
 // the durable offset and comes again.
 func (s *Stage) Close() error {
-	s.marks.clear()
+	s.piece = newPiece()
+	s.pending.clear()
 	s.showPending()
 	return nil
 }
 
 // showPending tells the gauges what is pending.
 func (s *Stage) showPending() {
-	s.metrics.pending.Add(float64(s.marks.grown()))
-	s.metrics.oldest.set(s, s.marks.since)
+	convs, members := s.pending.grown()
+	s.metrics.pendingConvs.Add(float64(convs))
+	s.metrics.pending.Add(float64(members))
+	since := s.pending.since
+	if since.IsZero() {
+		since = s.piece.since // what was gathered later than something pending is younger
+	}
+	s.metrics.oldest.set(s, since)
 }
 
 func (s *Stage) settle() int64 {
-	if s.marks.empty() {
+	if s.piece.empty() && s.pending.empty() {
 		s.durable = max(s.durable, min(s.handled, s.at.next))
 	}
 	return s.durable
 }
 
-// write does everything about a piece save for its marks, which it makes
-// pending. They are merged last, when it is known which messages stand.
-func (s *Stage) write(ctx context.Context, p *piece) error {
+// write does everything about what is gathered save for its bounds and marks,
+// which it makes pending. They are folded when it is known which messages stand.
+func (s *Stage) write(ctx context.Context) error {
+	p := s.piece
 	if err := s.bury(ctx, p.poison); err != nil {
 		return fmt.Errorf("tomongo: dead letters: %w", err)
 	}
 	s.at.saw(p, s.cfg.Inputs)
-	// Marks keep the position where it is: it moves with them, in their flush.
-	if s.marks.empty() && !p.marks() {
+	p.change.Conversations = s.pending.boundsOf(s.pending.ripe)
+	// What is pending keeps the position where it is: it moves in their flush.
+	if s.pending.empty() && len(p.records) == 0 {
 		p.change.Positions = s.at.upTo(p.end)
 	}
+	var lost map[place]bool
 	if !p.change.Empty() {
 		written, err := s.cfg.History.Write(ctx, p.change)
 		if err != nil {
 			return fmt.Errorf("tomongo: write %d rows, %d members: %w", len(p.change.Rows), len(p.change.Members), err)
 		}
 		s.at.written(p.change.Positions)
-		if err := s.handBack(ctx, p, written); err != nil {
+		s.told(p.change.Conversations)
+		s.pending.ripe = nil
+		if lost, err = s.handBack(ctx, p, written); err != nil {
 			return fmt.Errorf("tomongo: hand conflicts back: %w", err)
 		}
 		s.metrics.written(p.change.Rows, written.Rows, s.cfg.Now())
 	}
-	if err := s.retire(ctx, p); err != nil {
+	s.fold(p, lost)
+	if err := s.retire(ctx, p.raised); err != nil {
 		return err
 	}
-	for _, id := range p.order {
-		for _, m := range p.states[id].Members {
-			if p.marked(id, &m) {
-				s.marks.merge(id, m)
-			}
-		}
-	}
-	n := 0
-	for _, rec := range p.records {
-		n += s.marks.note(rec)
-	}
-	s.marks.advanced(n, s.cfg.Now())
-	s.metrics.advances.Add(float64(n))
-	s.showPending()
+	s.piece = p.next()
 	return nil
 }
 
-// retire deletes what raised minimums have put below them.
-func (s *Stage) retire(ctx context.Context, p *piece) error {
-	for _, id := range p.order {
-		low := p.states[id].Min
-		if low <= 1 {
-			continue
+// fold makes pending what the records of p say beside rows and windows.
+func (s *Stage) fold(p *piece, lost map[place]bool) {
+	now, before := s.cfg.Now(), s.pending.advances
+	for i := range p.records {
+		s.pending.add(&p.records[i], lost, now)
+	}
+	s.metrics.advances.Add(float64(s.pending.advances - before))
+	s.showPending()
+}
+
+// told takes note of bounds that history has before the others.
+func (s *Stage) told(cs []watermark.Conversation) {
+	s.pending.dropped(cs)
+	s.metrics.flushedConvs.Add(float64(len(cs)))
+}
+
+// retire deletes what raised minimums have put below them. History must know the
+// minimum before, or it would insert those rows again, and the maximum, which
+// says how far behind the dedupe horizon is.
+func (s *Stage) retire(ctx context.Context, raised []place) error {
+	if len(raised) == 0 {
+		return nil
+	}
+	var ids []watermark.ConversationID
+	lows := make(map[watermark.ConversationID]watermark.Seq)
+	for _, r := range raised {
+		if lows[r.conv] == 0 {
+			ids = append(ids, r.conv)
 		}
-		for {
-			n, err := s.cfg.History.DeleteBelow(ctx, id, low, s.cfg.DeleteStep)
-			if err != nil {
-				return fmt.Errorf("tomongo: delete %s below %d: %w", id, low, err)
-			}
-			s.metrics.deleted.Add(float64(n))
-			if n == 0 {
-				break
-			}
+		lows[r.conv] = max(lows[r.conv], r.seq)
+	}
+	c := watermark.Change{Conversations: s.pending.boundsOf(ids)}
+	if _, err := s.cfg.History.Write(ctx, c); err != nil {
+		return fmt.Errorf("tomongo: write bounds of %d conversations: %w", len(ids), err)
+	}
+	s.told(c.Conversations)
+	s.showPending()
+	for _, id := range ids {
+		if err := s.deleteBelow(ctx, id, lows[id]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Stage) deleteBelow(ctx context.Context, id watermark.ConversationID, low watermark.Seq) error {
+	for low > 1 {
+		n, err := s.cfg.History.DeleteBelow(ctx, id, low, s.cfg.DeleteStep)
+		if err != nil {
+			return fmt.Errorf("tomongo: delete %s below %d: %w", id, low, err)
+		}
+		s.metrics.deleted.Add(float64(n))
+		if n == 0 {
+			break
 		}
 	}
 	return nil

@@ -50,6 +50,7 @@ type world struct {
 	journal []string
 	changes []watermark.Change
 	known   map[watermark.Position]int64 // by position without Next
+	broken  []string                     // see checkRows
 	calls   int
 	failAt  int
 	failHow string
@@ -158,8 +159,12 @@ func (w *world) Write(_ context.Context, c watermark.Change) (watermark.Written,
 	w.changes = append(w.changes, c)
 	total := len(c.Rows) + len(c.Revokes) + len(c.Members) + len(c.Conversations) + len(c.Positions)
 	op := "write"
-	if len(c.Rows)+len(c.Revokes)+len(c.Conversations) == 0 && len(c.Members) > 0 && c.Members[0].Member.Version == 0 {
+	switch {
+	case len(c.Rows)+len(c.Revokes) > 0 || len(c.Members) > 0 && c.Members[0].Member.Version > 0:
+	case len(c.Positions) > 0 && len(c.Members)+len(c.Conversations) > 0:
 		op = "flush"
+	case len(c.Conversations) > 0:
+		op = "bounds"
 	}
 	err := w.step(op, total, func(n int) {
 		for i, r := range c.Rows {
@@ -183,6 +188,7 @@ func (w *world) Write(_ context.Context, c watermark.Change) (watermark.Written,
 				old.ID = r.ID
 				old.Merge(r)
 				w.convs[r.ID] = old
+				w.checkRows(old)
 			}
 		}
 		for _, p := range c.Positions {
@@ -194,6 +200,16 @@ func (w *world) Write(_ context.Context, c watermark.Change) (watermark.Written,
 		}
 	})
 	return out, err
+}
+
+// checkRows notes where a maximum stands without its rows: whoever reads history
+// would take them for deleted.
+func (w *world) checkRows(c watermark.Conversation) {
+	for seq := max(c.Min, 1); seq <= c.Max; seq++ {
+		if _, ok := w.rows[c.ID][seq]; !ok {
+			w.broken = append(w.broken, fmt.Sprintf("%s: maximum %d without row %d", c.ID, c.Max, seq))
+		}
+	}
 }
 
 func (w *world) insert(r watermark.Row) watermark.Fate {
@@ -289,6 +305,9 @@ func (w *world) fold(t tb) map[watermark.ConversationID]*watermark.State {
 // checkProjection compares history with the log.
 func (w *world) checkProjection(t tb) {
 	t.Helper()
+	if len(w.broken) > 0 {
+		t.Errorf("%d times, first: %s", len(w.broken), w.broken[0])
+	}
 	rows := make(map[string]watermark.Message)
 	got := make(map[string]watermark.Message)
 	for id, st := range w.fold(t) {
@@ -297,7 +316,7 @@ func (w *world) checkProjection(t tb) {
 		}
 		equal(t, fmt.Sprint("members of ", id), w.members[id], st.Members)
 		for seq, m := range w.rows[id] {
-			got[fmt.Sprint(id, seq)] = m
+			got[fmt.Sprint(id, "/", seq)] = m
 		}
 	}
 	for _, r := range w.log {
@@ -309,12 +328,12 @@ func (w *world) checkProjection(t tb) {
 			switch e := e.(type) {
 			case watermark.MessagesSequenced:
 				for _, m := range e.Messages {
-					if k := fmt.Sprint(rec.Conversation, m.Seq); rows[k].Seq == 0 {
+					if k := fmt.Sprint(rec.Conversation, "/", m.Seq); rows[k].Seq == 0 {
 						rows[k] = m
 					}
 				}
 			case watermark.Revoked:
-				if k := fmt.Sprint(rec.Conversation, e.Seq); rows[k].Seq != 0 && rows[k].Revoked == nil {
+				if k := fmt.Sprint(rec.Conversation, "/", e.Seq); rows[k].Seq != 0 && rows[k].Revoked == nil {
 					e.At = rec.Offset + 1
 					rows[k] = rows[k].Tombstone(e)
 				}
@@ -323,7 +342,7 @@ func (w *world) checkProjection(t tb) {
 	}
 	for id, st := range w.fold(t) {
 		for seq := watermark.Seq(1); seq < st.Min; seq++ {
-			delete(rows, fmt.Sprint(id, seq))
+			delete(rows, fmt.Sprint(id, "/", seq))
 		}
 	}
 	equal(t, "rows", got, rows)

@@ -116,8 +116,10 @@ type ToRedis struct {
 // ToMongo configures the history writer.
 type ToMongo struct {
 	MaxBatch      int           `koanf:"max_batch" doc:"Records that one batch of a partition may have."`
-	FlushMarks    int           `koanf:"flush_marks" doc:"Read watermarks are written after this many advances,"`
-	FlushInterval time.Duration `koanf:"flush_interval" doc:"or after this long, whichever comes first."`
+	WriteInterval time.Duration `koanf:"write_interval" doc:"Messages are gathered for so long before they are written, 20,000 or 8 MiB of a partition at most: the more share a transaction, the less each costs. 0: each batch by itself."`
+	FlushMarks    int           `koanf:"flush_marks" doc:"Watermarks and bounds of conversations are written after this many messages and read marks of a partition,"`
+	FlushInterval time.Duration `koanf:"flush_interval" doc:"or after this long, whichever comes first. toMongo's committed offset trails by as much while records come,"`
+	FlushIdle     time.Duration `koanf:"flush_idle" doc:"and by this much when none come any more."`
 }
 
 // ToPush configures the push worker.
@@ -217,7 +219,7 @@ func Default() Config {
 		Redis:     Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000, Timeout: 3 * time.Second},
 		History:   History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
 		ToRedis:   ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 2000, FloorEntries: 100_000, MaxTail: 1_000_000},
-		ToMongo:   ToMongo{MaxBatch: 2000, FlushMarks: 100, FlushInterval: time.Second},
+		ToMongo:   ToMongo{MaxBatch: 2000, WriteInterval: 2 * time.Second, FlushMarks: 50_000, FlushInterval: 10 * time.Second, FlushIdle: 250 * time.Millisecond},
 		ToOffline: defaultToOffline(),
 		ToPush:    ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000, CrowdAbove: 256, CrowdBelow: 192},
 		Sync:      Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second, Reflection: true},
@@ -301,8 +303,12 @@ func (c *Config) Validate() error {
 		bad("toredis.max_tail", "must be within 1..2000000, is %d", c.ToRedis.MaxTail)
 	}
 	positive("tomongo.max_batch", int64(c.ToMongo.MaxBatch))
+	if c.ToMongo.WriteInterval < 0 {
+		bad("tomongo.write_interval", "must not be negative, is %s", c.ToMongo.WriteInterval)
+	}
 	positive("tomongo.flush_marks", int64(c.ToMongo.FlushMarks))
 	positive("tomongo.flush_interval", int64(c.ToMongo.FlushInterval))
+	positive("tomongo.flush_idle", int64(c.ToMongo.FlushIdle))
 	positive("topush.max_age", int64(c.ToPush.MaxAge))
 	positive("topush.cache_members", int64(c.ToPush.CacheMembers))
 	positive("topush.crowd_above", int64(c.ToPush.CrowdAbove))

@@ -150,7 +150,8 @@ func newDesk(t testing.TB) *desk {
 	})
 	check()
 	d.projector, err = tomongo.New(tomongo.Config{
-		History: store{d}, Hot: redis{d}, Owner: owner{d}, Log: kafka{d}, FlushMarks: 6, FlushEvery: time.Second,
+		History: store{d}, Hot: redis{d}, Owner: owner{d}, Log: kafka{d},
+		WriteEvery: 200 * time.Millisecond, FlushMarks: 6, FlushEvery: time.Second,
 		Now: func() time.Time { return d.w.now }, Logger: slog.New(slog.DiscardHandler),
 	})
 	check()

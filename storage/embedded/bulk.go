@@ -3,6 +3,7 @@ package embedded
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tidemark-im/tidemark/watermark"
@@ -26,6 +27,12 @@ var bulks = map[query]bulk{
 	qInsertMessage: {
 		into: `INSERT OR FAIL INTO messages (conversation, seq, sender, client_id, hash, kind, send_time, record_time, device,
 		revoked_by, revoked_at, revoked_offset, body_type, mentions, attributes, body)`, then: `ON CONFLICT DO NOTHING`, columns: 16,
+	},
+	// The same for messages of which most have nothing more: each parameter that is
+	// NULL anyway costs as much as one that is not.
+	qInsertPlain: {
+		into: `INSERT OR FAIL INTO messages (conversation, seq, sender, client_id, hash, kind, send_time, record_time, device,
+		body_type, body)`, then: `ON CONFLICT DO NOTHING`, columns: 11,
 	},
 	qPutConv: {
 		into: `INSERT OR FAIL INTO conversations AS c (id, min, max, policy, repair_number, repair_from, last_time, changed_at, override)`,
@@ -77,16 +84,16 @@ func (t *txn) putAll(q query, args []any) (changed int64, err error) {
 // errStands says that a row which could not stand yet does.
 var errStands = errors.New("a row stands above its conversation's maximum")
 
-// fresh tells which rows cannot stand yet: those above the maximum of their
-// conversation, which is written with its rows, each above the one before. They
-// are inserted without being looked at one by one. Where one of them stands all
-// the same, since somebody wrote rows alone, the transaction begins again
-// without this.
-func (t *txn) fresh(rows []watermark.Row, bounds map[watermark.ConversationID]bounds) []bool {
+// fresh tells which rows cannot stand yet: those above all of their conversation
+// that stand, each above the one before. They are inserted without being looked
+// at one by one.
+//
+// What stands is first taken to end at the conversation's maximum. It does not
+// always: the maximum is written later than its rows, so a process that died
+// leaves rows above it. Then the transaction begins again with the highest rows,
+// which are looked for only then.
+func fresh(rows []watermark.Row, bounds map[watermark.ConversationID]bounds) []bool {
 	out := make([]bool, len(rows))
-	if t.oneByOne {
-		return out
-	}
 	highest := make(map[watermark.ConversationID]watermark.Seq, len(bounds))
 	for i := range rows {
 		r := &rows[i]
@@ -100,25 +107,40 @@ func (t *txn) fresh(rows []watermark.Row, bounds map[watermark.ConversationID]bo
 	return out
 }
 
-// insertFresh inserts those rows.
+// insertFresh inserts those rows, in the order of the table: neighbours share
+// its pages.
 func (t *txn) insertFresh(rows []watermark.Row, fresh []bool) error {
-	args := make([]any, 0, len(rows)*bulks[qInsertMessage].columns)
-	var n int64
+	order := make([]int, 0, len(rows))
 	for i := range rows {
-		if !fresh[i] {
-			continue
+		if fresh[i] {
+			order = append(order, i)
 		}
-		var err error
-		if args, err = messageArgs(args, &rows[i]); err != nil {
+	}
+	// Those of one conversation ascend already.
+	slices.SortStableFunc(order, func(a, b int) int { return strings.Compare(string(rows[a].Conversation), string(rows[b].Conversation)) })
+	columns := bulks[qInsertMessage].columns
+	args := make([]any, 0, bulkSizes[0]*columns)
+	for part := range slices.Chunk(order, bulkSizes[0]) {
+		q, appendArgs := qInsertPlain, plainArgs
+		if slices.ContainsFunc(part, func(i int) bool { return !plain(&rows[i].Message) }) {
+			q, appendArgs = qInsertMessage, messageArgs
+		}
+		args = args[:0]
+		for _, i := range part {
+			var err error
+			if args, err = appendArgs(args, &rows[i]); err != nil {
+				return err
+			}
+		}
+		inserted, err := t.putAll(q, args)
+		if err == nil && inserted != int64(len(part)) {
+			err = errStands
+		}
+		if err != nil {
 			return err
 		}
-		n++
 	}
-	inserted, err := t.putAll(qInsertMessage, args)
-	if err == nil && inserted != n {
-		err = errStands
-	}
-	return err
+	return nil
 }
 
 // putMarks merges rows that have nothing but marks, where that takes no look at
@@ -130,7 +152,8 @@ func (t *txn) putMarks(rows []watermark.MemberRow) (done bool, err error) {
 		if m.Version != 0 || m.LastMembership != 0 || len(m.Own)+len(m.Memberships)+len(m.Ops)+len(m.Attributes) > 0 {
 			return false, nil
 		}
-		args = append(args, rows[i].Conversation, m.User, 0, 0, m.Read, m.Receipt, m.ChangedAt, 0, "[]", "[]")
+		args = append(args, string(rows[i].Conversation), string(m.User), int64(0), int64(0), int64(m.Read), int64(m.Receipt), m.ChangedAt,
+			int64(0), "[]", "[]")
 	}
 	n, err := t.putAll(qPutMarks, args)
 	return n == int64(len(rows)), err
@@ -148,9 +171,10 @@ func (t *txn) putConversations(convs []watermark.Conversation) error {
 		// with a message.
 		n := watermark.Conversation{}
 		n.Merge(convs[i])
-		args = append(args, convs[i].ID, n.Min, n.Max, int(n.Policy), n.Repair.Number, n.Repair.From, n.LastTime, n.ChangedAt, n.Override.Code())
+		args = append(args, string(convs[i].ID), int64(n.Min), int64(n.Max), int64(n.Policy), n.Repair.Number, int64(n.Repair.From),
+			n.LastTime, n.ChangedAt, n.Override.Code())
 		for p, offset := range convs[i].Inputs {
-			inputs = append(inputs, convs[i].ID, p.TopicID, p.Number, offset)
+			inputs = append(inputs, string(convs[i].ID), p.TopicID, int64(p.Number), offset)
 		}
 	}
 	if _, err := t.putAll(qPutConv, args); err != nil {

@@ -8,9 +8,11 @@ type query string
 // each entry up, never the other way around.
 const (
 	qInsertMessage query = "insert message"
-	qStanding      query = "standing message"
+	qInsertPlain   query = "insert plain message"
+	qStanding      query = "standing messages"
 	qRevoke        query = "revoke"
 	qBounds        query = "bounds"
+	qHighest       query = "highest rows"
 	qMember        query = "member"
 	qPutMember     query = "put member"
 	qAddOwn        query = "add own"
@@ -73,7 +75,9 @@ var writes = map[query]string{
 	qCutDevice:  `DELETE FROM devices WHERE key = ?`,
 	qDropDevice: `DELETE FROM devices WHERE user = ?1 AND device = ?2 AND (?3 = '' OR token = ?3)`,
 	qOwnDevices: `SELECT ` + deviceColumns + ` FROM devices WHERE user = ?`,
-	qStanding:   `SELECT sender, client_id, hash FROM messages WHERE conversation = ? AND seq = ?`,
+	qStanding: `SELECT j.key, m.sender, m.client_id, m.hash FROM json_each(?) j
+		CROSS JOIN messages m ON m.conversation = j.value ->> 0 AND m.seq = j.value ->> 1`,
+	qHighest: `SELECT j.value, (SELECT max(m.seq) FROM messages m WHERE m.conversation = j.value) FROM json_each(?) j`,
 	// The first revoke stands, so that a log that is read again changes nothing.
 	qRevoke: `UPDATE messages SET body_type = 0, body = NULL, mentions = NULL, attributes = NULL, revoked_by = ?, revoked_at = ?,
 		revoked_offset = ?

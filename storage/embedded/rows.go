@@ -56,6 +56,25 @@ func messageArgs(args []any, r *watermark.Row) ([]any, error) {
 	), nil
 }
 
+// plain tells whether plainArgs has all of m.
+func plain(m *watermark.Message) bool {
+	return m.Revoked == nil && len(m.Mentions) == 0 && len(m.Attributes) == 0
+}
+
+// plainArgs appends the parameters of qInsertPlain. They have the driver's own
+// types: database/sql would find out by reflection that it can make them.
+func plainArgs(args []any, r *watermark.Row) ([]any, error) {
+	m := &r.Message
+	var body any
+	if len(m.Body) > 0 {
+		body = m.Body
+	}
+	return append(args,
+		string(r.Conversation), int64(m.Seq), string(m.Sender), m.ClientID, m.Hash[:], m.Kind, m.SendTime, m.RecordTime, m.Device,
+		int64(m.BodyType), body,
+	), nil
+}
+
 func scanMessages(rows *sql.Rows) (out []watermark.Message, err error) {
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {

@@ -111,7 +111,7 @@ func dsn(path string, write bool) string {
 	q.Add("_pragma", fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()))
 	q.Add("_pragma", "secure_delete(FAST)") // what is revoked is overwritten, not only unlinked
 	if write {
-		q.Add("_pragma", "cache_size(-32768)") // a leaf for each of some thousand conversations
+		q.Add("_pragma", "cache_size(-65536)") // a leaf for each of ten thousand conversations
 	} else {
 		q.Add("_pragma", "cache_size(-16384)")
 	}
@@ -123,9 +123,10 @@ func dsn(path string, write bool) string {
 	}
 	q.Add("_pragma", "journal_mode(WAL)")
 	q.Add("_pragma", "synchronous(FULL)")
-	q.Add("_pragma", "journal_size_limit(67108864)")
-	// A page that every batch changes is brought into the file once for many.
-	q.Add("_pragma", "wal_autocheckpoint(8000)")
+	// A page that every change changes is brought into the file once for many: 125
+	// MiB of log. It is kept at that, so that it need not grow again each time.
+	q.Add("_pragma", "journal_size_limit(201326592)")
+	q.Add("_pragma", "wal_autocheckpoint(32000)")
 	if !write {
 		q.Add("_pragma", "query_only(1)")
 	}

@@ -44,7 +44,7 @@ func (s *Store) Write(ctx context.Context, c watermark.Change) (w watermark.Writ
 	}
 	if err = s.inTx(ctx, all); errors.Is(err, errStands) {
 		err = s.inTx(ctx, func(t *txn) error {
-			t.oneByOne = true
+			t.ahead = true
 			return all(t)
 		})
 	}
@@ -96,8 +96,8 @@ type txn struct {
 	tx    *sql.Tx
 	stmts map[query]*sql.Stmt // of the store
 	used  map[query]*sql.Stmt // bound to tx
-	// oneByOne: each row is looked at by itself.
-	oneByOne bool
+	// ahead: rows stand above their conversation's maximum.
+	ahead bool
 }
 
 func (s *Store) inTx(ctx context.Context, f func(*txn) error) (err error) {
@@ -146,22 +146,46 @@ type bounds struct{ low, high watermark.Seq }
 
 // bounds gives those of the conversations that stand.
 func (t *txn) bounds(convs ...watermark.ConversationID) (map[watermark.ConversationID]bounds, error) {
-	list, err := json.Marshal(convs)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := t.stmt(qBounds).QueryContext(t.ctx, string(list))
-	if err != nil {
-		return nil, err
-	}
 	out := make(map[watermark.ConversationID]bounds, len(convs))
-	for err == nil && rows.Next() {
+	err := t.over(qBounds, convs, func(rows *sql.Rows) error {
 		var id watermark.ConversationID
 		var b bounds
-		err = rows.Scan(&id, &b.low, &b.high)
+		err := rows.Scan(&id, &b.low, &b.high)
 		out[id] = b
+		return err
+	})
+	return out, err
+}
+
+// highest raises the bounds of convs to the highest row that stands.
+func (t *txn) highest(convs []watermark.ConversationID, bounds map[watermark.ConversationID]bounds) error {
+	return t.over(qHighest, convs, func(rows *sql.Rows) error {
+		var id watermark.ConversationID
+		var high sql.Null[watermark.Seq]
+		if err := rows.Scan(&id, &high); err != nil {
+			return err
+		}
+		b := bounds[id]
+		b.high = max(b.high, high.V)
+		bounds[id] = b
+		return nil
+	})
+}
+
+// over runs q for a list, and each for every row.
+func (t *txn) over(q query, list any, each func(*sql.Rows) error) error {
+	text, err := json.Marshal(list)
+	if err != nil {
+		return err
 	}
-	return out, errors.Join(err, rows.Err(), rows.Close())
+	rows, err := t.stmt(q).QueryContext(t.ctx, string(text))
+	if err != nil {
+		return err
+	}
+	for err == nil && rows.Next() {
+		err = each(rows)
+	}
+	return errors.Join(err, rows.Err(), rows.Close())
 }
 
 func (t *txn) rows(rows []watermark.Row) ([]watermark.Fate, error) {
@@ -177,18 +201,29 @@ func (t *txn) rows(rows []watermark.Row) ([]watermark.Fate, error) {
 		}
 	}
 	bounds, err := t.bounds(convs...)
+	if err == nil && t.ahead {
+		err = t.highest(convs, bounds)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read bounds of %d conversations, %s first: %w", len(convs), convs[0], err)
 	}
-	fresh := t.fresh(rows, bounds)
+	fresh := fresh(rows, bounds)
 	if err := t.insertFresh(rows, fresh); err != nil {
 		return nil, fmt.Errorf("insert %d rows, %s/%d first: %w", len(rows), rows[0].Conversation, rows[0].Message.Seq, err)
 	}
 	out := make([]watermark.Fate, len(rows))
+	standing, err := t.standing(rows, fresh)
+	if err != nil {
+		return nil, fmt.Errorf("look for %d rows, %s/%d first: %w", len(rows), rows[0].Conversation, rows[0].Message.Seq, err)
+	}
 	for i := range rows {
 		r := &rows[i]
 		if fresh[i] {
 			out[i] = watermark.Inserted
+			continue
+		}
+		if old, ok := standing[i]; ok {
+			out[i] = fateBeside(&old, &r.Message)
 			continue
 		}
 		if out[i], err = t.row(r, bounds[r.Conversation].low); err != nil {
@@ -198,30 +233,63 @@ func (t *txn) rows(rows []watermark.Row) ([]watermark.Fate, error) {
 	return out, nil
 }
 
+// fateBeside gives the fate of a message in whose place old stands.
+func fateBeside(old, m *watermark.Message) watermark.Fate {
+	if old.SameAs(m) {
+		return watermark.Replay
+	}
+	return watermark.Conflict
+}
+
+// standing gives what stands in the places of the rows that are not fresh, by
+// their index; of each what tells it from another one.
+func (t *txn) standing(rows []watermark.Row, fresh []bool) (map[int]watermark.Message, error) {
+	var places [][]any
+	var index []int
+	for i := range rows {
+		if !fresh[i] {
+			places = append(places, []any{rows[i].Conversation, rows[i].Message.Seq})
+			index = append(index, i)
+		}
+	}
+	if len(places) == 0 {
+		return nil, nil
+	}
+	out := make(map[int]watermark.Message, len(places))
+	err := t.over(qStanding, places, func(found *sql.Rows) error {
+		var key int
+		var hash []byte
+		m := watermark.Message{}
+		if err := found.Scan(&key, &m.Sender, &m.ClientID, &hash); err != nil {
+			return err
+		}
+		copy(m.Hash[:], hash)
+		out[index[key]] = m
+		return nil
+	})
+	return out, err
+}
+
+// row inserts a row that stood nowhere when the change began.
 func (t *txn) row(r *watermark.Row, low watermark.Seq) (watermark.Fate, error) {
-	if r.Message.Seq >= low {
-		args, err := messageArgs(nil, r)
-		if err != nil {
-			return 0, err
-		}
-		n, err := t.putAll(qInsertMessage, args)
-		if err != nil || n == 1 {
-			return watermark.Inserted, err
-		}
-	}
-	standing := watermark.Message{}
-	var hash []byte
-	err := t.stmt(qStanding).QueryRowContext(t.ctx, r.Conversation, r.Message.Seq).Scan(&standing.Sender, &standing.ClientID, &hash)
-	copy(standing.Hash[:], hash)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
+	if r.Message.Seq < low {
 		return watermark.Retired, nil
-	case err != nil:
-		return 0, err
-	case standing.SameAs(&r.Message):
-		return watermark.Replay, nil
 	}
-	return watermark.Conflict, nil
+	args, err := messageArgs(nil, r)
+	if err != nil {
+		return 0, err
+	}
+	n, err := t.putAll(qInsertMessage, args)
+	if err != nil || n == 1 {
+		return watermark.Inserted, err
+	}
+	// The change names the place twice.
+	old, err := t.standing([]watermark.Row{*r}, []bool{false})
+	if err != nil {
+		return 0, err
+	}
+	m := old[0]
+	return fateBeside(&m, &r.Message), nil
 }
 
 // memberKey names a member row.

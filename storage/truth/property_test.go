@@ -102,7 +102,7 @@ func draw(rt *rapid.T, w *world) {
 func meddle(rt *rapid.T, t testing.TB, w *world) {
 	for range rapid.IntRange(0, 3).Draw(rt, "actions") {
 		n := rapid.IntRange(0, 1).Draw(rt, "partition")
-		switch rapid.IntRange(0, 4).Draw(rt, "action") {
+		switch rapid.IntRange(0, 5).Draw(rt, "action") {
 		case 0:
 			w.append(n, rapid.IntRange(1, 8).Draw(rt, "appended"))
 		case 1, 2:
@@ -112,6 +112,8 @@ func meddle(rt *rapid.T, t testing.TB, w *world) {
 				"", storagetest.StepRows, storagetest.StepRevokes, storagetest.StepMembers, storagetest.StepConversations,
 			}).Draw(rt, "dies after"))
 		case 4:
+			w.writeAhead(t, n, rapid.IntRange(1, 8).Draw(rt, "written ahead"))
+		case 5:
 			w.retain(t, rapid.SampledFrom(convs).Draw(rt, "retained"), 2)
 		}
 	}

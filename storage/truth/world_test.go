@@ -32,6 +32,7 @@ type world struct {
 type partition struct {
 	records   []watermark.Record // what will ever be appended
 	end       int                // what has been appended
+	written   int                // rows, revokes and windows below are in history
 	committed int                // toMongo's offset
 }
 
@@ -86,6 +87,28 @@ func (w *world) project(t testing.TB, partition, n int, dies storagetest.Step) {
 	case !errors.Is(err, errCrash):
 		t.Fatal(err)
 	}
+}
+
+// writeAhead lets toMongo write the next n records without their bounds and
+// marks, which wait in its memory. Its offset stays, and it may die any time.
+func (w *world) writeAhead(t testing.TB, partition, n int) {
+	p := &w.logs[partition]
+	p.written = max(p.written, p.committed)
+	batch := p.records[p.written:min(p.written+n, p.end)]
+	c := changeOf(batch)
+	c.Conversations, c.Members = nil, nil
+	for _, rec := range batch {
+		for _, e := range rec.Events {
+			if e, ok := e.(watermark.WindowChanged); ok {
+				e.Member.ChangedAt = rec.Offset + 1
+				c.Members = append(c.Members, watermark.MemberRow{Conversation: rec.Conversation, Member: e.Member})
+			}
+		}
+	}
+	if _, err := w.Memory.Write(context.WithoutCancel(t.Context()), c); err != nil {
+		t.Fatal(err)
+	}
+	p.written += len(batch)
 }
 
 // retain deletes what is below the minimum.

@@ -145,10 +145,10 @@ func storesBoard() board {
 		about: "Redis, history, and the watermarks between them.",
 		rows: []row{
 			{"Write-behind", []panel{
-				{title: "Watermarks pending", unit: "short", about: "Coalesced, not written yet.", queries: one("sum(tidemark_tomongo_pending_members)", "members"), picture: "pending"},
+				{title: "Watermarks and bounds pending", unit: "short", about: "Coalesced, not written yet.", queries: []query{{"sum(tidemark_tomongo_pending_members)", "members"}, {"sum(tidemark_tomongo_pending_conversations)", "conversations"}}, picture: "pending"},
 				{title: "Age of the oldest", unit: "s", about: "By process. It is written after tomongo.flush_interval at the latest.", queries: one("max by (instance) (tidemark_tomongo_pending_age_seconds)", "{{instance}}")},
-				{title: "Advances for each write", unit: "short", about: "What coalescing saves.", queries: one("sum(rate(tidemark_tomongo_advances_total[$__rate_interval])) / sum(rate(tidemark_tomongo_flushed_members_total[$__rate_interval]))", "ratio"), picture: "coalescing"},
-				{title: "Flushes", unit: "ops", about: "By why: the count, the time, nothing else to do.", queries: one(rate("tidemark_tomongo_flushes_total", "reason"), "{{reason}}")},
+				{title: "Advances for each write", unit: "short", about: "What coalescing saves.", queries: one("sum(rate(tidemark_tomongo_advances_total[$__rate_interval])) / (sum(rate(tidemark_tomongo_flushed_members_total[$__rate_interval])) + sum(rate(tidemark_tomongo_flushed_conversations_total[$__rate_interval])))", "ratio"), picture: "coalescing"},
+				{title: "Flushes", unit: "ops", about: "By why: the count, how many are different, the time, nothing else to do.", queries: one(rate("tidemark_tomongo_flushes_total", "reason"), "{{reason}}")},
 			}},
 			{"History", []panel{
 				{title: "Time of a call", unit: "s", about: "By operation.", queries: quantiles(stores, "op"), picture: "history-calls"},

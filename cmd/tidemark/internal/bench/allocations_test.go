@@ -78,7 +78,7 @@ func TestStagesAllocateWhatIsWrittenDown(t *testing.T) {
 // with and without Redis's part of the driver's socket.
 func measure(t *testing.T, stage string, per int) allocs {
 	t.Helper()
-	cfg := bench.StageConfig{Stage: stage, PerConversation: per, Batch: 500, Batches: 20, Partitions: 1, Size: 300}
+	cfg := bench.StageConfig{Stage: stage, PerConversation: per, Batch: 500, Batches: 20, Partitions: 1, Size: 300, Now: stopped}
 	if stage == "toredis" {
 		cfg.Redis, _ = answering(t)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
@@ -35,10 +36,15 @@ func TestStagesAskForWhatTheyMust(t *testing.T) {
 			calls := &bench.Calls{}
 			run(t, bench.StageConfig{Stage: "tomongo", PerConversation: per, Calls: calls}, func() {})
 			equal(t, "rows", calls.Rows.Load(), batches*batch)
-			equal(t, "writes", calls.Writes.Load(), 2*batches) // rows, marks
+			// What comes within two seconds is gathered: rows, then bounds and marks.
+			equal(t, "writes", calls.Writes.Load(), 2)
 			// Each of the two users sends half of what a conversation gets, and has
 			// one mark for all of it.
-			equal(t, "marks", calls.Marks.Load(), batches*int64(convs*min(per, 2)))
+			equal(t, "marks", calls.Marks.Load(), int64(convs*min(per, 2)))
+			equal(t, "bounds", calls.Bounds.Load(), int64(convs))
+			if n := calls.Marks.Load() + calls.Bounds.Load(); n > batches*batch/10 {
+				t.Errorf("%d marks and bounds for %d messages, want a tenth at most", n, batches*batch)
+			}
 			equal(t, "tells", calls.Tells.Load(), 0)
 			equal(t, "records", calls.Records.Load(), 0)
 		})
@@ -59,7 +65,7 @@ func TestStagesAskForWhatTheyMust(t *testing.T) {
 // run feeds a stage; begin is called when it is warm.
 func run(t *testing.T, cfg bench.StageConfig, begin func()) {
 	t.Helper()
-	cfg.Batch, cfg.Batches, cfg.Partitions, cfg.Size = 500, 20, 1, 300
+	cfg.Batch, cfg.Batches, cfg.Partitions, cfg.Size, cfg.Now = 500, 20, 1, 300, stopped
 	handle, _, err := bench.Feed(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -70,6 +76,9 @@ func run(t *testing.T, cfg bench.StageConfig, begin func()) {
 		t.Fatal(err)
 	}
 }
+
+// stopped is a clock that stands: what waits for time waits for the end.
+func stopped() time.Time { return time.Unix(1_700_000_000, 0) }
 
 func equal[T any](t *testing.T, what string, got, want T) {
 	t.Helper()

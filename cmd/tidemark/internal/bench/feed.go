@@ -57,6 +57,19 @@ func (l *line) run(ctx context.Context, batches [][]wire.Record) error {
 	return nil
 }
 
+// flush has done what the worker has left for later, which is part of what the
+// messages cost.
+func (l *line) flush(ctx context.Context) error {
+	f, ok := l.worker.(interface {
+		Flush(ctx context.Context) (durable int64, err error)
+	})
+	if !ok {
+		return nil
+	}
+	_, err := f.Flush(ctx)
+	return err
+}
+
 // lines makes the partitions of a stage and warms them up.
 func lines(ctx context.Context, cfg *StageConfig) (_ []*line, err error) {
 	make, err := stageOf(cfg)
@@ -100,7 +113,12 @@ func feed(ctx context.Context, cfg *StageConfig, ls []*line, what string, batche
 		err := around(func() error {
 			group, running := errgroup.WithContext(ctx)
 			for i, l := range ls {
-				group.Go(func() error { return l.run(running, chunks[i]) })
+				group.Go(func() error {
+					if err := l.run(running, chunks[i]); err != nil || done+n < batches {
+						return err
+					}
+					return l.flush(running)
+				})
 			}
 			return group.Wait()
 		})
@@ -140,7 +158,7 @@ func Feed(ctx context.Context, cfg StageConfig) (handle func() error, messages i
 	return func() error {
 		var errs []error
 		for i, l := range ls {
-			errs = append(errs, l.run(ctx, all[i]))
+			errs = append(errs, l.run(ctx, all[i]), l.flush(ctx))
 		}
 		return errors.Join(append(errs, closeLines(ls))...)
 	}, cfg.Batch * cfg.Batches * cfg.Partitions, nil

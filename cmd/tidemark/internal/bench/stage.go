@@ -54,6 +54,8 @@ type StageConfig struct {
 	// Writer takes what tomongo writes. nil: somebody who keeps nothing, so that
 	// the stage alone is measured.
 	Writer tomongo.History
+	// Now is the clock of what tomongo gathers and holds back. nil: time.Now.
+	Now func() time.Time
 	// Calls counts what the stage asks for. nil: nobody does.
 	Calls *Calls
 	// Progress is told what goes on. nil: nobody is.
@@ -64,14 +66,15 @@ type StageConfig struct {
 type Calls struct {
 	Appends, Records atomic.Int64 // to Kafka
 	Writes           atomic.Int64 // to history
-	Rows, Marks      atomic.Int64 // in them
+	Rows             atomic.Int64 // in them
+	Marks, Bounds    atomic.Int64 // of members and of conversations, in them
 	Tells            atomic.Int64 // read marks told to Redis
 	Delivers         atomic.Int64 // to the gateway
 }
 
 // Reset sets all of them to 0.
 func (c *Calls) Reset() {
-	for _, n := range []*atomic.Int64{&c.Appends, &c.Records, &c.Writes, &c.Rows, &c.Marks, &c.Tells, &c.Delivers} {
+	for _, n := range []*atomic.Int64{&c.Appends, &c.Records, &c.Writes, &c.Rows, &c.Marks, &c.Bounds, &c.Tells, &c.Delivers} {
 		n.Store(0)
 	}
 }
@@ -187,7 +190,7 @@ func stageOf(cfg *StageConfig) (func(partition int32) (worker, error), error) {
 		if cfg.Writer != nil {
 			w = cfg.Writer
 		}
-		s, err := tomongo.New(tomongo.Config{History: w, Hot: none, Owner: owned{}, Log: none, Logger: quiet})
+		s, err := tomongo.New(tomongo.Config{History: w, Hot: none, Owner: owned{}, Log: none, WriteEvery: 2 * time.Second, Now: cfg.Now, Logger: quiet})
 		if err != nil {
 			return nil, err
 		}
@@ -247,6 +250,7 @@ func (n nothing) Write(_ context.Context, c watermark.Change) (watermark.Written
 	n.calls.Writes.Add(1)
 	n.calls.Rows.Add(int64(len(c.Rows)))
 	n.calls.Marks.Add(int64(len(c.Members)))
+	n.calls.Bounds.Add(int64(len(c.Conversations)))
 	return watermark.Written{Rows: make([]watermark.Fate, len(c.Rows))}, nil
 }
 

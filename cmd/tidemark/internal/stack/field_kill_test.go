@@ -145,12 +145,12 @@ func (r *rig) onCommit(role stack.Role, f func()) <-chan struct{} {
 // not have.
 func (r *rig) onRow(conv watermark.ConversationID, f func()) <-chan struct{} {
 	h, done := r.history(), make(chan struct{})
-	last := func() (watermark.Seq, error) {
-		c, err := h.Conversations(r.ctx(), []watermark.ConversationID{conv})
-		if err != nil {
+	last := func() (watermark.Seq, error) { // the maximum is written later
+		rows, err := h.Messages(r.ctx(), conv, watermark.Interval{First: 1, Last: watermark.MaxSeq}, watermark.MaxPage)
+		if err != nil || len(rows) == 0 {
 			return 0, err
 		}
-		return c[0].Max, nil
+		return rows[len(rows)-1].Seq, nil
 	}
 	var before watermark.Seq
 	r.eventually("the first rows", func() (err error) {

@@ -77,20 +77,21 @@ func (s *Stack) toRedisPart() (*part, error) {
 		return nil, err
 	}
 	s.cfg.Health.Add(string(ToRedis)+" records", seq.Ready)
-	return s.groupPart(ToRedis, topics.ToRedis, s.cfg.ToRedis.MaxBatch, unparkEvery, func(p int32) (pipeline.Stage, error) { return seq.Stage(p) })
+	return s.groupPart(ToRedis, topics.ToRedis, s.cfg.ToRedis.MaxBatch, flushing{every: unparkEvery}, func(p int32) (pipeline.Stage, error) { return seq.Stage(p) })
 }
 
 func (s *Stack) toMongoPart() (*part, error) {
 	topics := s.kafka.Topics()
 	proj, err := tomongo.New(tomongo.Config{
 		History: s.history, Hot: s.hot, Owner: owner{s.producer, topics.ToRedis}, Log: s.producer,
-		DeadLetter: topics.DeadLetter, Inputs: topics.ToRedis, FlushMarks: s.cfg.ToMongo.FlushMarks, FlushEvery: s.cfg.ToMongo.FlushInterval,
+		DeadLetter: topics.DeadLetter, Inputs: topics.ToRedis, WriteEvery: s.cfg.ToMongo.WriteInterval, FlushMarks: s.cfg.ToMongo.FlushMarks, FlushEvery: s.cfg.ToMongo.FlushInterval,
 		Logger: s.cfg.Logger, Registerer: s.cfg.Registry,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return s.groupPart(ToMongo, topics.Sequenced, s.cfg.ToMongo.MaxBatch, s.cfg.ToMongo.FlushInterval, func(p int32) (pipeline.Stage, error) { return proj.Stage(p) })
+	flush := flushing{every: s.cfg.ToMongo.FlushInterval, idle: s.cfg.ToMongo.FlushIdle}
+	return s.groupPart(ToMongo, topics.Sequenced, s.cfg.ToMongo.MaxBatch, flush, func(p int32) (pipeline.Stage, error) { return proj.Stage(p) })
 }
 
 // laneEvery is how soon it is committed what the lanes of toPush have handed
@@ -111,7 +112,7 @@ func (s *Stack) toPushPart() (*part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.groupPart(ToPush, s.kafka.Topics().Sequenced, 0, laneEvery, func(p int32) (pipeline.Stage, error) { return push.Stage(p) })
+	return s.groupPart(ToPush, s.kafka.Topics().Sequenced, 0, flushing{every: laneEvery}, func(p int32) (pipeline.Stage, error) { return push.Stage(p) })
 }
 
 // fetchEvery is the least time between two fetches, where it is not the group's
@@ -124,10 +125,14 @@ var fetchEvery = map[Role]time.Duration{
 	ToPush:  10 * time.Millisecond,
 }
 
-func (s *Stack) groupPart(r Role, topic string, maxBatch int, flushEvery time.Duration, stage func(int32) (pipeline.Stage, error)) (*part, error) {
+// flushing says when what a stage has left is due: at the latest, and when
+// nothing comes. 0: only the other one counts.
+type flushing struct{ every, idle time.Duration }
+
+func (s *Stack) groupPart(r Role, topic string, maxBatch int, flush flushing, stage func(int32) (pipeline.Stage, error)) (*part, error) {
 	g, err := pipeline.NewGroup(pipeline.GroupConfig{
 		Config: s.kafka, Group: s.group(r), Topic: topic, DeadLetters: s.producer, FetchEvery: fetchEvery[r],
-		MaxBatch: maxBatch, FlushEvery: flushEvery,
+		MaxBatch: maxBatch, FlushEvery: flush.every, FlushIdle: flush.idle,
 		History: s.history, Projects: r == ToMongo, Origins: r == ToRedis, OnLost: pipeline.OnLost(s.cfg.Kafka.OnLostOffsets),
 		NewStage: func(_ context.Context, c pipeline.Claim) (pipeline.Stage, error) { return stage(c.Partition) },
 	})

@@ -122,20 +122,25 @@ func run(ctx context.Context, w io.Writer, args []string) (err error) {
 	return report(w, pairs, base, absent, o)
 }
 
-// update writes down what is allocated now.
+// update writes down what is allocated now, where that is another figure and not
+// the last digit of it: a change should show what it changes.
 func update(ctx context.Context, w io.Writer, t *table, chosen []*Benchmark, this *binaries, path string) error {
 	for _, b := range chosen {
 		r, err := this.run(ctx, b, b.Times)
 		if err != nil {
 			return err
 		}
-		if r.allocs != b.Allocs || r.bytes != b.Bytes {
-			fmt.Fprintf(w, "%s: %d objects, %d bytes an operation; were %d and %d\n", b, r.allocs, r.bytes, b.Allocs, b.Bytes)
+		if near(r.allocs, b.Allocs) && near(r.bytes, b.Bytes) {
+			continue
 		}
+		fmt.Fprintf(w, "%s: %d objects, %d bytes an operation; were %d and %d\n", b, r.allocs, r.bytes, b.Allocs, b.Bytes)
 		b.Allocs, b.Bytes = r.allocs, r.bytes
 	}
 	return t.write(path)
 }
+
+// near tells whether two figures are within half a hundredth of one another.
+func near(a, b uint64) bool { return math.Abs(float64(a)-float64(b)) <= 0.005*float64(b) }
 
 // report prints all of it, and says what is out of bounds. absent says why there is
 // no earlier commit to compare with.

@@ -15,7 +15,7 @@ import (
 // BenchmarkWrite writes messages of 300 bytes as toMongo does for four partitions
 // of 2,500 conversations each, in turn: rows in changes of as many as its name
 // says, which is what a partition gathers (187 are 50 ms of 15,000 messages a
-// second, 7,500 are two seconds), bounds and marks after 150,000 of them.
+// second, 18,750 are five seconds), bounds and marks after 150,000 of them.
 // The processor time of the process is told, the making of messages included.
 func BenchmarkWrite(b *testing.B) {
 	for _, rows := range []int{187, 1875, 3750, 7500, 18_750} {

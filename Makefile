@@ -1,5 +1,5 @@
 # What people type. The gate itself is .ci/run.
-.PHONY: sbom test test-real race gate generate demo dev vuln bench build
+.PHONY: sbom test test-real race gate generate demo dev vuln bench bench-compare build
 
 build:
 	go build -trimpath -o bin/tidemark ./cmd/tidemark
@@ -33,6 +33,10 @@ dev:
 
 bench:
 	go test -run '^$$' -bench . -benchmem ./...
+
+# What the gate does with the last release, with another commit: BASE=HEAD~3.
+bench-compare:
+	go run ./internal/regression -rounds 10 $(if $(BASE),-base $(BASE))
 
 # Needs the public vulnerability database, which a closed network lacks.
 vuln:

@@ -48,6 +48,7 @@ var arrows = map[string][]string{
 	"internal/tracing":        {},
 	"internal/devcluster":     {},
 	"internal/mutate":         {},
+	"internal/regression":     {},
 	"internal/gateload":       {"gateway", "api/...", "watermark"},
 	// The judge of a chaos run knows nothing of what it judges.
 	"internal/chaos":         {"internal/chaos/check", "internal/chaos/history"},

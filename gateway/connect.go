@@ -124,6 +124,9 @@ func (g *Gateway) connecting(ctx context.Context, e centrifuge.ConnectEvent) (ce
 	if g.leaving.Load() {
 		return centrifuge.ConnectReply{}, centrifuge.DisconnectShutdown
 	}
+	if g.Connections() >= g.cfg.Connections {
+		return centrifuge.ConnectReply{}, full
+	}
 	who, err := g.cfg.Authenticate(ctx, e.Token, e.Data)
 	if err != nil {
 		return centrifuge.ConnectReply{}, g.refusal(err, centrifuge.ErrorTokenExpired)
@@ -141,6 +144,9 @@ func (g *Gateway) connecting(ctx context.Context, e centrifuge.ConnectEvent) (ce
 		Labels:            map[string]string{deviceLabel: who.Device},
 	}, nil
 }
+
+// full is what a client is told for whom this node has no room: it comes back.
+var full = centrifuge.Disconnect{Code: 4001, Reason: "this node has no room, come again"}
 
 // deviceLabel carries the device of a connection to where it is ended.
 const deviceLabel = "device"

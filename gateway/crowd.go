@@ -296,11 +296,23 @@ func (cr *crowd) waitLocked(pub *centrifuge.Publication) {
 	} else {
 		cr.next = p
 	}
+	n := int64(len(pub.Data))
 	if len(cr.waiting) < maxWaiting {
-		cr.waiting = append(cr.waiting, pub)
-		return
+		if cr.all.waits.Add(n) <= cr.all.most.Load() {
+			cr.waiting = append(cr.waiting, pub)
+			return
+		}
+		cr.all.waits.Add(-n)
 	}
 	cr.dropLocked(pub)
+}
+
+// forgetLocked takes the first n of what waits out.
+func (cr *crowd) forgetLocked(n int) {
+	for _, pub := range cr.waiting[:n] {
+		cr.all.waits.Add(-int64(len(pub.Data)))
+	}
+	cr.waiting = cr.waiting[n:]
 }
 
 func (cr *crowd) dropLocked(pub *centrifuge.Publication) {
@@ -407,6 +419,7 @@ func (cr *crowd) checked(ctx context.Context, target place) bool {
 	for len(cr.waiting) > 0 {
 		pub := cr.waiting[0]
 		if cr.closed {
+			cr.forgetLocked(len(cr.waiting))
 			return true
 		}
 		if kind := pub.Tags[tagKind]; kind == "" && placeOf(pub).log != cr.next.log {
@@ -414,7 +427,7 @@ func (cr *crowd) checked(ctx context.Context, target place) bool {
 		} else if !cr.takeLocked(pub) {
 			return false
 		}
-		cr.waiting = cr.waiting[1:]
+		cr.forgetLocked(1)
 	}
 	if cr.next != target {
 		return false

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -22,6 +23,9 @@ const (
 	maxLoads = 16
 	// maxRead bounds the users of one read.
 	maxRead = 500
+	// maxWaitingBytes bounds what waits of all crowds of a node while members are
+	// read; what comes beyond is left to pulling.
+	maxWaitingBytes = 64 << 20
 )
 
 // crowds are the large conversations that connected users of this node are in.
@@ -29,6 +33,8 @@ type crowds struct {
 	g  *Gateway
 	mu sync.Mutex
 	by map[watermark.ConversationID]*crowd
+	// waits are the bytes of what waits, of at most so many.
+	waits, most atomic.Int64
 }
 
 // publication takes what came over the channel of a crowd.

@@ -114,6 +114,23 @@ func (g *Gateway) Deliver(ctx context.Context, deliveries []Delivery) error {
 	return group.Wait()
 }
 
+// Reachable gives those of users who may hear what is delivered to them now. Where
+// all nodes share a Redis that is everybody; where this node is alone, who has a device on
+// it: for the others nothing need be made.
+func (g *Gateway) Reachable(users []watermark.UserID) []watermark.UserID {
+	if g.shard != nil {
+		return users
+	}
+	hub := g.node.Hub()
+	there := make([]watermark.UserID, 0, len(users))
+	for _, u := range users {
+		if hub.NumSubscribers(userChannel(u)) > 0 {
+			there = append(there, u)
+		}
+	}
+	return there
+}
+
 func (g *Gateway) publish(ctx context.Context, way []publication) error {
 	for _, p := range way {
 		if err := ctx.Err(); err != nil {

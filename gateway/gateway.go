@@ -53,6 +53,7 @@ const (
 	DefaultQueueBytes    = 1 << 20
 	DefaultDrain         = 5 * time.Second
 	DefaultTransientRate = 5
+	DefaultConnections   = 100_000
 )
 
 // refreshEvery is how often a node tells that its connections stand, and looks
@@ -105,6 +106,10 @@ type Config struct {
 	// UserConnections bounds how many connections one user has to this node.
 	// 0: no bound.
 	UserConnections int
+	// Connections bounds how many connections this node has, which need some 30 KiB
+	// each; more are told to come again, to a node that has room. 0:
+	// DefaultConnections.
+	Connections int
 	// Origins are the origins of web pages that may connect, as
 	// "https://chat.example.com"; "*" stands for all. Pages of the gateway's own
 	// host always may, and so may whatever says no origin.
@@ -156,6 +161,7 @@ type Gateway struct {
 	leaving atomic.Bool
 	work    sync.WaitGroup
 	loads   chan struct{} // how many reads of members and crowds go on at once
+	calls   chan struct{} // how many calls of clients
 
 	mu    sync.Mutex
 	over  bool // nothing is begun any more
@@ -174,7 +180,7 @@ func (c *Config) fill() error {
 	need(c.Authenticate != nil, "Authenticate is missing")
 	need(c.Logger != nil, "Logger is missing")
 	for name, n := range map[string]int64{
-		"QueueBytes": int64(c.QueueBytes), "UserConnections": int64(c.UserConnections),
+		"QueueBytes": int64(c.QueueBytes), "UserConnections": int64(c.UserConnections), "Connections": int64(c.Connections),
 		"Drain": int64(c.Drain), "TransientRate": int64(c.TransientRate),
 	} {
 		need(n >= 0, fmt.Sprintf("%s is %d, it may not be negative", name, n))
@@ -192,6 +198,9 @@ func (c *Config) fill() error {
 	}
 	if c.Drain == 0 {
 		c.Drain = DefaultDrain
+	}
+	if c.Connections == 0 {
+		c.Connections = DefaultConnections
 	}
 	if c.TransientRate == 0 {
 		c.TransientRate = DefaultTransientRate
@@ -225,9 +234,10 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg: cfg, node: node, m: newMetrics(cfg.Registry), bucket: 1, running: make(chan struct{}),
-		loads: make(chan struct{}, maxLoads), users: make(map[watermark.UserID]map[*conn]struct{}),
+		loads: make(chan struct{}, maxLoads), calls: make(chan struct{}, maxCalls), users: make(map[watermark.UserID]map[*conn]struct{}),
 	}
 	g.crowds = &crowds{g: g, by: make(map[watermark.ConversationID]*crowd)}
+	g.crowds.most.Store(maxWaitingBytes)
 	if err := g.rosters.init(); err != nil {
 		return nil, fmt.Errorf("gateway: cache of rosters: %w", err)
 	}

@@ -23,6 +23,9 @@ const (
 	maxRosters  = 10_000
 	maxPassing  = 1 << 10 // bytes of a transient event
 	maxKindSize = 32
+	// maxCalls bounds the calls of all clients that are under way: while members
+	// cannot be read they would gather, some from each connection in each second.
+	maxCalls = 1000
 )
 
 // What a client is answered that asks for something over its connection.
@@ -46,9 +49,19 @@ func (g *Gateway) rpc(c *conn, e centrifuge.RPCEvent, answer centrifuge.RPCCallb
 		answer(centrifuge.RPCReply{}, errTooMany)
 		return
 	}
+	select {
+	case g.calls <- struct{}{}:
+	default:
+		if e.Method == "transient" {
+			g.m.transient.WithLabelValues("limited").Inc()
+		}
+		answer(centrifuge.RPCReply{}, errNotNow)
+		return
+	}
 	life := g.life.Load()
 	g.spawn(func() {
 		data, err := g.call(life, c, e)
+		_ = g.calls
 		if e.Method == "transient" {
 			g.m.transient.WithLabelValues(outcome(err)).Inc()
 		}

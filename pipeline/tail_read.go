@@ -115,9 +115,10 @@ func (t *Tail) foldIn(v *tailView, from, next int64, entries []tailEntry) error 
 // be decoded is passed over: history's writer meets it too and sets it aside.
 func (t *Tail) decode(records []wire.Record) []tailEntry {
 	out := make([]tailEntry, len(records))
+	var decoder wire.Decoder
 	for i := range records {
 		out[i].offset = records[i].Offset
-		rec, err := wire.DecodeRecord(records[i])
+		rec, err := decoder.Record(records[i])
 		if err != nil {
 			t.metrics.undecodable.Inc()
 			t.log.Error("a record of the sequenced log cannot be decoded, the tail passes over it",
@@ -298,6 +299,7 @@ func (t *Tail) reread(ctx context.Context, partition int32, refs []tailRef) (map
 func (t *Tail) pick(partition int32, records []wire.Record, refs []tailRef) (map[int64][]watermark.Message, error) {
 	wanted := refs[0].offset
 	out := make(map[int64][]watermark.Message)
+	var decoder wire.Decoder
 	for i := range records {
 		for len(refs) > 0 && refs[0].offset < records[i].Offset {
 			refs = refs[1:]
@@ -308,7 +310,7 @@ func (t *Tail) pick(partition int32, records []wire.Record, refs []tailRef) (map
 		if refs[0].offset != records[i].Offset {
 			continue
 		}
-		rec, err := wire.DecodeRecord(records[i])
+		rec, err := decoder.Record(records[i])
 		if err != nil {
 			return nil, fmt.Errorf("read again what could be decoded before: %w", err)
 		}

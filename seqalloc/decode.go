@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -39,7 +38,7 @@ var verdicts = map[string]watermark.Verdict{
 func decodeReply(b *watermark.Batch, value any, outcomes []watermark.Outcome) (watermark.Allocation, error) {
 	alloc, err := readReply(b, value, outcomes)
 	if err != nil {
-		return watermark.Allocation{}, fault.New(fault.Fatal, keyspace.ReasonScript, fmt.Errorf("reply of malloc: %w", err))
+		return watermark.Allocation{}, unreadable("malloc", err)
 	}
 	return alloc, nil
 }
@@ -69,8 +68,6 @@ func readReply(b *watermark.Batch, value any, outcomes []watermark.Outcome) (wat
 			alloc.Unknown = append(alloc.Unknown, watermark.UserID(s))
 		}
 		return alloc, nil
-	case "run":
-		return readRun(rest, outcomes)
 	case "ok":
 		return readOutcomes(b, rest, outcomes)
 	}
@@ -82,27 +79,6 @@ func first(list []any) any {
 		return nil
 	}
 	return list[0]
-}
-
-// readRun reads that all were accepted in a row, and none under keep_on_send.
-func readRun(list []any, outcomes []watermark.Outcome) (watermark.Allocation, error) {
-	if len(list) != 2 {
-		return watermark.Allocation{}, fmt.Errorf("%d values for a run", len(list))
-	}
-	top, ok := list[0].(int64)
-	lowest, ok2 := list[1].(int64)
-	if !ok || !ok2 {
-		return watermark.Allocation{}, fmt.Errorf("a run up to %v, %v", list[0], list[1])
-	}
-	if top < int64(len(outcomes)) {
-		return watermark.Allocation{}, fmt.Errorf("a run of %d up to %d", len(outcomes), top)
-	}
-	seq := watermark.Seq(top) - watermark.Seq(len(outcomes))
-	for i := range outcomes {
-		seq++
-		outcomes[i].Seq, outcomes[i].Min = seq, watermark.Seq(lowest)
-	}
-	return watermark.Allocation{Max: watermark.Seq(top), Outcomes: outcomes}, nil
 }
 
 func readOutcomes(b *watermark.Batch, list []any, outcomes []watermark.Outcome) (watermark.Allocation, error) {

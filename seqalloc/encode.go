@@ -21,7 +21,7 @@ func sentValue(s watermark.Sent) []byte {
 	return strconv.AppendInt(append(make([]byte, 0, 32), s.Hash[:]...), int64(s.Seq), 10)
 }
 
-// arguments collects the words of many calls of malloc.lua. What they are made
+// arguments collects the words of many calls of malloc.lua and plain.lua. What they are made
 // of stands in a few long slices: a word that is made by itself, and one that is
 // handed over by value, would each cost an allocation.
 type arguments struct {
@@ -125,25 +125,30 @@ func (a *arguments) batch(l *Allocator, b *watermark.Batch, now int64) {
 		a.text(a.name(b.Place.Partition))
 		a.int(b.Place.Number)
 	}
-	if len(names) == 1 && plain(b) {
-		a.words = append(a.words, "1")
-	} else {
-		a.words = append(a.words, "")
-	}
 }
 
-// plain tells whether a batch, of one partition, is what plain.lua may take.
-func plain(b *watermark.Batch) bool {
-	for i := range b.Inputs {
-		in := &b.Inputs[i]
-		if in.Act != watermark.ActSend || unfit(b.Conversation, in) != "" {
-			return false
-		}
-		if i > 0 && in.Origin.Offset <= b.Inputs[i-1].Origin.Offset {
-			return false
+// plain adds the arguments of one call of plain.lua for the batches named by
+// group, which share partition and place.
+func (a *arguments) plain(l *Allocator, batches []watermark.Batch, group []int, now int64) {
+	one := &batches[group[0]]
+	a.text(l.space.Incarnation)
+	a.int(now)
+	a.text("in:" + a.name(one.Inputs[0].Origin.Partition))
+	if one.Place.Number <= 0 {
+		a.words = append(a.words, "")
+	} else {
+		a.text(a.name(one.Place.Partition) + "|" + strconv.FormatInt(one.Place.Number, 10))
+	}
+	for _, i := range group {
+		b := &batches[i]
+		a.int(int64(b.Floor))
+		a.int(b.Inputs[0].Origin.Offset)
+		a.int(b.Inputs[len(b.Inputs)-1].Origin.Offset)
+		a.words = append(a.words, len(b.Inputs))
+		for k := range b.Inputs {
+			a.message(l, &b.Inputs[k])
 		}
 	}
-	return true
 }
 
 func (a *arguments) input(l *Allocator, conv watermark.ConversationID, in *watermark.Input, partition int) {

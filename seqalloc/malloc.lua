@@ -18,9 +18,8 @@
 --         w                                               warm
 --         x  reason                                       refuse
 --       and last: the token of the warm-up that must stand ('' = any), name and
---       number of the batch's place ('' = none), see 'bt', and '1' where all
---       inputs are messages of one partition in the order of their offsets
--- Reply {'cold', why} | {'partial', token, user...} | {'run', ...}, see plain.lua |
+--       number of the batch's place ('' = none), see 'bt'
+-- Reply {'cold', why} | {'partial', token, user...} |
 --       {'ok', max, min before, policy before, outcome...}
 --       where an outcome is the seq of an accepted message, or {verdict, seq,
 --       reason, changed, min, member, read, receipt, advance, repaired, policy,
@@ -31,8 +30,7 @@
 -- down as a whole is read and judged before the first write.
 --
 -- Constants that Go writes before this text: HORIZON, MAXSEQ, MAXOWN,
--- MAXMEMBERSHIPS, KEPTOPS, MAXATTRIBUTES, SLACK. Between them and the prelude
--- stands plain.lua, which has gone by when this is reached.
+-- MAXMEMBERSHIPS, KEPTOPS, MAXATTRIBUTES, SLACK.
 
 local META, LOG, READ, RCPT, MEM, IDS, OLDIDS, OWN, REV, REF = unpack(KEYS)
 local EXPIRY, NOW, FLOOR = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -74,7 +72,7 @@ end
 
 local state = tm_state(meta[1], meta[2], ARGV[1])
 if state ~= 'warm' then return {'cold', state} end
-local TOKEN = ARGV[#ARGV - 3]
+local TOKEN = ARGV[#ARGV - 2]
 if TOKEN ~= '' and redis.call('HGET', META, 'tok') ~= TOKEN then return {'cold', 'token'} end
 
 local max, min = tonumber(meta[3] or '0'), tonumber(meta[4] or '0')
@@ -114,7 +112,7 @@ end
 -- would cost as much as a look-up.
 local at, users, ids = {}, {}, {}
 do
-  local seen, sizes, i, n = {}, nil, FIRST, #ARGV - 4
+  local seen, sizes, i, n = {}, nil, FIRST, #ARGV - 3
   while i <= n do
     local act, size, byuser = ARGV[i], 9, true
     at[#at + 1] = i
@@ -694,7 +692,7 @@ end
 -- Until this batch's place is settled, what stands here may be in no log yet. The
 -- mark only rises: who dies before that leaves it to the next owner, whose
 -- batches are cut otherwise.
-local place, number = ARGV[#ARGV - 2], ARGV[#ARGV - 1]
+local place, number = ARGV[#ARGV - 1], ARGV[#ARGV]
 if place ~= '' then
   local had, n = string.match(meta[8 + PARTS] or '', '^(.*)|(%d+)$')
   if had ~= place or tonumber(n) < tonumber(number) then put('bt', place .. '|' .. number) end

@@ -1,129 +1,147 @@
--- plain: the batch that nearly every call brings, decided before anything else
--- is made. KEYS and ARGV as in malloc.lua, of which this is the beginning.
+-- plain: the batches that nearly every call brings, of many conversations.
 --
--- It takes a batch of nothing but fresh messages of one input partition (the
--- caller says so by the last argument), each of a known member with an open
--- window and under an id that nobody sent yet, where nothing is due. Whatever is
--- otherwise, and whatever cannot be believed, is left to what follows, with
--- nothing written: what passes here is decided as it would be there.
+-- KEYS  six for each conversation: meta log mem ids0 ids1 read
+-- ARGV  1 incarnation ('' = ask the server)  2 now in ms
+--       3 field of the meta that has the input partition's mark
+--       4 place and number of the batches, '' = none, see 'bt' in malloc.lua
+--       and for each conversation <floor> <offset of its first input> <offset
+--       of its last one> <number of messages>, and for each message <user> <id>
+--       <hash> <time> <header> <body>
+-- Reply for each conversation: counter and minimum behind the batch, of which all
+--       messages are accepted with the seqs up to the counter; 0, 0 where it must go to malloc.
 --
--- A closure costs as much as a command, so there are none, and no table that a
--- single message does not need.
+-- Constants that Go writes before this text: as in malloc.lua, and EXPIRY and HOTLOG.
 --
--- Reply {'run', max, min}: all are accepted, with the seqs up to max.
+-- It takes batches of nothing but fresh messages of one input partition (the
+-- caller sees to that), under advance_on_send, each by a known member with an
+-- open window and under an id that nobody sent yet, where nothing is due.
+-- Whatever is otherwise, and whatever cannot be believed, is left to malloc,
+-- with nothing written: what passes here is decided as it would be there.
+--
+-- A message costs a handful of microseconds beyond its commands, so no table and
+-- no pattern is made that it does not need.
 
-local N = #ARGV
-repeat
-  if ARGV[N] ~= '1' or ARGV[N - 3] ~= '' or ARGV[5] ~= '0' then break end
-  local call, META, LOG, IDS = redis.call, KEYS[1], KEYS[2], KEYS[6]
-  local PART = 'in:' .. ARGV[8]
-  local meta = call('HMGET', META, 'inc', 'st', 'max', 'min', 'full', 'lt', 'own', 'bt', 'base', PART)
-  if meta[2] ~= 'warm' or not meta[1] or not meta[9] then break end
-  local inc = ARGV[1]
-  if inc == '' then inc = string.match(call('INFO', 'replication'), 'master_replid:(%w+)') end
-  if meta[1] ~= inc then break end
+local call, try, match, format, unpack = redis.call, redis.pcall, string.match, string.format, unpack
+local KEYS, ARGV = KEYS, ARGV
+local inc, NOW, PART, PLACE = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+if inc == '' then inc = match(call('INFO', 'replication'), 'master_replid:(%w+)') or '' end
+
+-- Whether a user may send, whose text is not '-': is open below.
+local function open(text, full)
+  if not text then return full == '1' end
+  local newest, w, hi = match(text, '^%d+|(%d+)|[^|]-(%d+):%d+:(%d+)|')
+  return newest and w == newest and hi == '0'
+end
+
+-- Decides the batch of the conversation whose keys begin at k and whose
+-- arguments begin at a.
+local function decide(k, a, n)
+  local META, LOG, IDS = KEYS[k], KEYS[k + 1], KEYS[k + 3]
+  local meta = call('HMGET', META, 'inc', 'st', 'max', 'own', 'base', PART, 'bt', 'lt', 'min', 'full')
+  if meta[1] ~= inc or meta[2] ~= 'warm' or not meta[5] then return 0, 0 end
 
   -- Only with no ref, and the policy as the meta says it.
-  local gen, old, renewed = string.match(meta[7], '^(%d+) (%d) 0 (%d+) 0 0$')
-  if not gen then break end
-  local n, max = (N - 12) / 9, tonumber(meta[3])
-  local age = ARGV[3] - renewed
-  if n > 500 or max + n - gen >= HORIZON or max + n > MAXSEQ or max == tonumber(gen)
-    or age < 0 or age >= ARGV[2] * 250 or max < tonumber(ARGV[4])
-    or tonumber(ARGV[11]) <= tonumber(meta[10] or '-1') then break end
+  local gen, old, renewed = match(meta[4], '^(%d+) (%d) 0 (%d+) 0 0$')
+  if not gen then return 0, 0 end
+  local max = tonumber(meta[3])
+  local age = NOW - renewed
+  if max + n - gen >= HORIZON or max == tonumber(gen) or max + n > MAXSEQ
+    or age < 0 or age >= EXPIRY * 250 or max < tonumber(ARGV[a])
+    or tonumber(ARGV[a + 1]) <= tonumber(meta[6] or '-1') then return 0, 0 end
 
   -- The log has as many messages as it was left with and takes, below, the one
   -- that follows the counter: so both end at the same seq.
-  local count = max - meta[9]
-  if count == 0 or call('XLEN', LOG) ~= count then break end
+  local count = max - meta[5]
+  if count == 0 or call('XLEN', LOG) ~= count then return 0, 0 end
 
-  local user, tops, fit = nil, nil, true -- tops: user -> its last seq
-  for a = 12, N - 4, 9 do
-    if ARGV[a] ~= user and not (tops and tops[ARGV[a]]) then
-      user = ARGV[a]
-      local text = call('HGET', KEYS[5], user)
-      if not text then
-        fit = meta[5] == '1'
-      elseif text ~= '-' then
-        local newest, w, hi = string.match(text, '^%d+|(%d+)|[^|]-(%d+):%d+:(%d+)|')
-        fit = newest ~= nil and w == newest and hi == '0'
-      end
-      if not fit then break end
-      if n > 1 then
-        tops = tops or {}
-        tops[user] = true
-      end
-    end
-  end
-  if not fit then break end
+  -- The mark of one place only rises, see malloc. Numbers have no zeros before
+  -- them, so a shorter one is a lower one; where the places differ either way is right.
+  local had = meta[7]
+  if had and (#had > #PLACE or #had == #PLACE and had > PLACE) and PLACE ~= '' then return 0, 0 end
 
-  local seq
-  local time, at = tonumber(meta[6] or '0'), nil
+  local MEM, user, seq, added = KEYS[k + 2], ARGV[a + 4], nil, nil
+  local text = call('HGET', MEM, user)
+  if text ~= '-' and not open(text, meta[10]) then return 0, 0 end
+  local time, newest = tonumber(meta[8] or '0'), meta[8] or '0'
   if n == 1 then
-    local id = ARGV[13]
-    if old == '1' and call('HGET', KEYS[7], id) then break end
-    seq = string.format(max < 2147483647 and '%d' or '%.0f', max + 1)
-    if call('HSETNX', IDS, id, ARGV[14] .. seq) == 0 then break end
-    if type(redis.pcall('XADD', LOG, seq .. '-0', 'h', ARGV[16], 'b', ARGV[17])) == 'table' then
+    local id = ARGV[a + 5]
+    if old == '1' and call('HGET', KEYS[k + 4], id) then return 0, 0 end
+    seq = format(max < 2147483647 and '%d' or '%.0f', max + 1)
+    if call('HSETNX', IDS, id, ARGV[a + 6] .. seq) == 0 then return 0, 0 end
+    if type(try('XADD', LOG, seq .. '-0', 'h', ARGV[a + 8], 'b', ARGV[a + 9])) == 'table' then
       call('HDEL', IDS, id)
-      break
+      return 0, 0
     end
-    if tonumber(ARGV[15]) > time then at = 15 end
-    if call('ZADD', KEYS[3], 'GT', seq, user) == 1 then call('EXPIRE', KEYS[3], ARGV[2]) end
+    if tonumber(ARGV[a + 7]) > time then newest = ARGV[a + 7] end
+    added = call('ZADD', KEYS[k + 5], 'GT', seq, user)
   else
-    local ids, twice = {}, {}
-    for k = 1, n do
-      local id = ARGV[9 * k + 4]
-      if twice[id] then fit = false end
-      ids[k], twice[id] = id, true
-    end
-    if not fit then break end
-    local sent = call('HMGET', IDS, unpack(ids))
-    local before = old == '1' and call('HMGET', KEYS[7], unpack(ids))
-    for k = 1, n do
-      if sent[k] or before and before[k] then fit = false end
-    end
-    if not fit then break end
-
-    local form, new = max + n < 2147483648 and '%d' or '%.0f', {}
-    for k = 1, n do
-      local a = 9 * k
-      seq = string.format(form, max + k)
-      if type(redis.pcall('XADD', LOG, seq .. '-0', 'h', ARGV[a + 7], 'b', ARGV[a + 8])) == 'table' then
-        fit = false
-        break
+    local form = max + n < 2147483648 and '%d' or '%.0f'
+    local ids, new, tops = {}, {}, {} -- tops: user -> its last seq
+    local b = a + 4
+    for i = 1, n do
+      local u = ARGV[b]
+      if u ~= user and not tops[u] then
+        text = call('HGET', MEM, u)
+        if text ~= '-' and not open(text, meta[10]) then return 0, 0 end
       end
-      new[2 * k - 1], new[2 * k] = ids[k], ARGV[a + 5] .. seq
-      tops[ARGV[a + 3]] = seq
-      local t = tonumber(ARGV[a + 6])
-      if t > time then time, at = t, a + 6 end
+      user = u
+      seq = format(form, max + i)
+      tops[u] = seq
+      ids[i] = ARGV[b + 1]
+      new[2 * i - 1], new[2 * i] = ARGV[b + 1], ARGV[b + 2] .. seq
+      b = b + 6
     end
-    -- Where the first one was turned down nothing is written yet; where a later
-    -- one was, the log is ahead of the counter, and what follows says cold.
-    if not fit then break end
-    call('HSET', IDS, unpack(new))
-    local marks, k = {}, 0
+    local sent = call('HMGET', IDS, unpack(ids))
+    for i = 1, n do
+      if sent[i] then return 0, 0 end
+    end
+    if old == '1' then
+      sent = call('HMGET', KEYS[k + 4], unpack(ids))
+      for i = 1, n do
+        if sent[i] then return 0, 0 end
+      end
+    end
+    -- None of them stands, so as many are new as there are, unless one is there twice.
+    if call('HSET', IDS, unpack(new)) ~= n then
+      call('HDEL', IDS, unpack(ids))
+      return 0, 0
+    end
+    b = a + 7
+    for i = 1, n do
+      if type(try('XADD', LOG, format(form, max + i) .. '-0', 'h', ARGV[b + 1], 'b', ARGV[b + 2])) == 'table' then
+        -- Where a later one is turned down the log is ahead of the counter, and
+        -- malloc says cold.
+        call('HDEL', IDS, unpack(ids))
+        return 0, 0
+      end
+      local t = tonumber(ARGV[b])
+      if t > time then time, newest = t, ARGV[b] end
+      b = b + 6
+    end
+    local marks, m = {}, 0
     for who, top in pairs(tops) do
-      marks[k + 1], marks[k + 2], k = top, who, k + 2
+      marks[m + 1], marks[m + 2], m = top, who, m + 2
     end
-    if call('ZADD', KEYS[3], 'GT', unpack(marks)) > 0 then call('EXPIRE', KEYS[3], ARGV[2]) end
+    added = call('ZADD', KEYS[k + 5], 'GT', unpack(marks))
   end
+  if added > 0 then call('EXPIRE', KEYS[k + 5], EXPIRY) end
 
-  local newest = at and ARGV[at] or meta[6] or '0'
-  local place, had = ARGV[N - 2], meta[8]
-  if place == '' then
-    call('HSET', META, 'max', seq, PART, ARGV[N - 10], 'lt', newest)
+  if PLACE == '' then
+    call('HSET', META, 'max', seq, PART, ARGV[a + 2], 'lt', newest)
   else
-    -- The mark of one place only rises, see malloc.
-    local mark = place .. '|' .. ARGV[N - 1]
-    if had and string.sub(had, 1, #place + 1) == place .. '|' and tonumber(string.sub(had, #place + 2)) > tonumber(ARGV[N - 1]) then
-      mark = had
-    end
-    call('HSET', META, 'max', seq, PART, ARGV[N - 10], 'lt', newest, 'bt', mark)
+    call('HSET', META, 'max', seq, PART, ARGV[a + 2], 'lt', newest, 'bt', PLACE)
   end
-  if count + n >= ARGV[6] + SLACK then
-    local gone = call('XTRIM', LOG, 'MAXLEN', '~', ARGV[6])
+  if count + n >= HOTLOG + SLACK then
+    local gone = call('XTRIM', LOG, 'MAXLEN', '~', HOTLOG)
     if gone > 0 then call('HINCRBY', META, 'base', gone) end
   end
-  do return {'run', max + n, tonumber(meta[4] or '0')} end
-until true
+  return max + n, tonumber(meta[9] or '0')
+end
+
+local out, a = {}, 5
+for c = 1, #KEYS / 6 do
+  local n = tonumber(ARGV[a + 3])
+  out[2 * c - 1], out[2 * c] = decide(6 * c - 5, a, n)
+  a = a + 4 + 6 * n
+end
+return out

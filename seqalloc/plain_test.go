@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,7 +16,8 @@ import (
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
-// statuses collects the first words of what the scripts reply.
+// statuses collects what the scripts reply, in a word: what malloc.lua says, "run"
+// where plain.lua has decided, "turned" where it has not.
 type statuses struct{ seen []string }
 
 func (*statuses) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -26,8 +28,17 @@ func (s *statuses) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 		err := next(ctx, cmds)
 		for _, c := range cmds {
 			if c, ok := c.(*redis.Cmd); ok {
-				if list, ok := c.Val().([]any); ok && len(list) > 0 {
-					s.seen = append(s.seen, fmt.Sprint(list[0]))
+				list, ok := c.Val().([]any)
+				switch {
+				case !ok || len(list) == 0:
+				case list[0] == int64(0):
+					s.seen = append(s.seen, "turned")
+				default:
+					word, ok := list[0].(string)
+					if !ok {
+						word = "run"
+					}
+					s.seen = append(s.seen, word)
 				}
 			}
 		}
@@ -46,16 +57,16 @@ func TestPlainBatchesTakeTheShortWay(t *testing.T) {
 			t.Helper()
 			s.seen = nil
 			x.decide(t, ins...)
-			if d := cmp.Diff([]string{want}, s.seen); d != "" {
-				t.Errorf("%s: %s", name, d)
+			if got := strings.Join(s.seen, " "); got != want {
+				t.Errorf("%s: %s, want %s", name, got, want)
 			}
 		}
-		took("the first message, of whose keys none is there", "ok", x.sends("alice", 1)...)
+		took("the first message, of whose keys none is there", "turned ok", x.sends("alice", 1)...)
 		took("one", "run", x.sends("alice", 1)...)
 		took("of a new sender", "run", x.sends("bob", 1)...)
 		took("several of several", "run", slices.Concat(x.sends("alice", 3), x.sends("carol", 2), x.sends("bob", 1))...)
 		took("with a command", "ok", append(x.sends("alice", 1), x.join("bob", "j", watermark.HistoryAll, 0))...)
-		took("the noted command is settled", "ok", x.sends("bob", 1)...)
+		took("the noted command is settled", "turned ok", x.sends("bob", 1)...)
 		took("of a member", "run", x.sends("bob", 1)...)
 		// Also behind a rotation of the ids, with the log at its bound.
 		for range 4 {
@@ -69,7 +80,7 @@ func TestPlainBatchesTakeTheShortWay(t *testing.T) {
 		}
 		again := x.sends("alice", 1)
 		took("once", "run", again...)
-		took("twice", "ok", again...)
+		took("twice", "turned ok", again...)
 	})
 }
 
@@ -91,7 +102,7 @@ func TestAMetaOfTheVersionBeforeIsCounted(t *testing.T) {
 			s.seen = nil
 			x.decide(t, x.sends("alice", 1)...)
 			x.decide(t, x.sends("alice", 1)...)
-			if len(s.seen) != 2 || s.seen[1] != "run" {
+			if len(s.seen) == 0 || s.seen[len(s.seen)-1] != "run" {
 				t.Errorf("%s: %v", name, s.seen)
 			}
 			if ttl := x.client.TTL(t.Context(), x.key(keyspace.Log)).Val(); ttl <= 0 {

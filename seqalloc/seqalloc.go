@@ -62,6 +62,9 @@ var parts = []keyspace.Part{
 	keyspace.IDs, keyspace.OldIDs, keyspace.Own, keyspace.Revoked, keyspace.Refused,
 }
 
+// plainParts are those of plain.lua.
+var plainParts = []keyspace.Part{keyspace.Meta, keyspace.Log, keyspace.Members, keyspace.IDs, keyspace.OldIDs, keyspace.Read}
+
 // Config says how to reach Redis and what to keep there.
 type Config struct {
 	// Redis is a client of a single server, of one behind Sentinel, or of a
@@ -93,7 +96,7 @@ type Allocator struct {
 	now     func() time.Time
 	metrics *metrics
 
-	malloc, begin, install *keyspace.Script
+	plain, malloc, begin, install *keyspace.Script
 }
 
 // New checks cfg and reports everything that is wrong with it. It does not
@@ -116,13 +119,15 @@ func New(cfg Config) (*Allocator, error) {
 	a := &Allocator{
 		redis: cfg.Redis, runner: keyspace.NewRunner(cfg.Redis), space: cfg.Space, encode: cfg.Append,
 		hotLog: cfg.HotLog, now: cfg.Now, metrics: newMetrics(cfg.Registerer),
-		malloc:  keyspace.NewScriptAfter("malloc", constants()+plainSource, mallocSource),
+		malloc:  keyspace.NewScript("malloc", constants()+mallocSource),
 		begin:   keyspace.NewScript("begin", beginSource),
 		install: keyspace.NewScript("install", installSource),
 	}
 	if a.hotLog == 0 {
 		a.hotLog = DefaultHotLog
 	}
+	a.plain = keyspace.NewBareScript("plain", constants()+
+		fmt.Sprintf("local EXPIRY, HOTLOG = %d, %d\n", a.space.ExpirySeconds(), a.hotLog)+plainSource)
 	if a.now == nil {
 		a.now = time.Now
 	}
@@ -140,62 +145,25 @@ func constants() string {
 		watermark.DedupeHorizon, int64(watermark.MaxSeq), watermark.MaxOwn, watermark.MaxMemberships, watermark.KeptOps, watermark.MaxAttributes, logSlack)
 }
 
-// Malloc decides each batch, all in one round trip, and gives one allocation
-// for each, in order. Batches of one conversation in one call are decided in
-// order.
+// Malloc decides each batch and gives one allocation for each, in order. Batches
+// of one conversation in one call are decided in order. It takes one round trip
+// where all that plain.lua is asked for is plain, else two.
 //
 // When a call fails the error has the gravest of the calls' classes and no
 // allocation is given, though some batches may have been decided: the caller
 // sends all of them again, and what was decided comes back as Again.
 func (a *Allocator) Malloc(ctx context.Context, batches []watermark.Batch) ([]watermark.Allocation, error) {
-	results := a.runner.Run(ctx, a.calls(batches))
-	allocs := make([]watermark.Allocation, len(batches))
-	inputs := 0
-	for i := range batches {
-		inputs += len(batches[i].Inputs)
+	d := a.newDecision(batches)
+	d.run(ctx, d.sort())
+	if len(d.errs) == 0 && len(d.turned) > 0 {
+		again := d.turned
+		d.turned = nil
+		d.run(ctx, calls{long: again})
 	}
-	outcomes := make([]watermark.Outcome, inputs)
-	var errs []error
-	for i, res := range results {
-		err := res.Err
-		n := len(batches[i].Inputs)
-		if err == nil {
-			allocs[i], err = decodeReply(&batches[i], res.Value, outcomes[:n:n])
-		}
-		outcomes = outcomes[n:]
-		if err != nil {
-			errs = append(errs, fmt.Errorf("decide %d inputs of %s: %w", len(batches[i].Inputs), batches[i].Conversation, err))
-			a.metrics.calls.WithLabelValues("error").Inc()
-			continue
-		}
-		a.metrics.count(&allocs[i])
-	}
-	if err := gravest(errs); err != nil {
+	if err := gravest(d.errs); err != nil {
 		return nil, err
 	}
-	return allocs, nil
-}
-
-// calls gives the call of the script for each batch.
-func (a *Allocator) calls(batches []watermark.Batch) []keyspace.Call {
-	now := a.now().UnixMilli()
-	calls := make([]keyspace.Call, len(batches))
-	convs := make([]watermark.ConversationID, len(batches))
-	ends := make([]int, len(batches))
-	args := newArguments(batches)
-	for i := range batches {
-		convs[i] = batches[i].Conversation
-		args.batch(a, &batches[i], now)
-		ends[i] = len(args.words)
-	}
-	args.done()
-	keys := a.space.AllKeys(convs, parts)
-	from := 0
-	for i, end := range ends {
-		calls[i] = keyspace.Call{Script: a.malloc, Keys: keys[i], Args: args.words[from:end:end], Asks: true}
-		from = end
-	}
-	return calls
+	return d.allocs, nil
 }
 
 // shownErrors is how many of a call's errors are spelled out.

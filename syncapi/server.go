@@ -61,7 +61,7 @@ func (s *Service) Handler() http.Handler {
 	limit := connect.WithReadMaxBytes(maxProbe)
 	mux := http.NewServeMux()
 	_, service := tidemarkv1connect.NewSyncServiceHandler(s, connect.WithReadMaxBytes(s.cfg.MaxRequest), codecs(),
-		connect.WithCompressMinBytes(compressFrom),
+		packing(), connect.WithCompressMinBytes(compressFrom),
 		connect.WithInterceptors(s.mapErrors(), s.authorize()))
 	service = s.guard(service)
 	methods := v1.File_tidemark_v1_sync_proto.Services().ByName("SyncService").Methods()

@@ -53,6 +53,10 @@ type Truth interface {
 	Messages(ctx context.Context, conv watermark.ConversationID, span watermark.Interval) ([]watermark.Message, error)
 	// List gives all conversations of a user, former ones too, in any order.
 	List(ctx context.Context, user watermark.UserID) (List, error)
+	// Order gives the conversations of List, in any order, and of each only when
+	// it had its latest message; nothing but Same where nothing was appended to
+	// the log since known was given.
+	Order(ctx context.Context, user watermark.UserID, known watermark.ListOrder) (watermark.ListOrder, error)
 	// Peek gives last messages and mentions of many conversations.
 	Peek(ctx context.Context, peeks []watermark.Peek) ([]watermark.Peeked, error)
 }
@@ -214,6 +218,7 @@ type Service struct {
 	warmer    *warmer
 	anomalies *anomalies
 	lists     *snapshots
+	orders    *snapshots    // for GetWatermarks
 	rosters   chan struct{} // holds a token for each roster that is being read
 	health    *healthState
 	faults    throttle
@@ -242,6 +247,7 @@ func New(cfg Config) (*Service, error) {
 		warmer:    warmer,
 		anomalies: newAnomalies(cfg.Now, cfg.Logger, m),
 		lists:     newSnapshots(cfg.Now),
+		orders:    newSnapshots(cfg.Now),
 		rosters:   make(chan struct{}, maxRosters),
 		health:    newHealthState(),
 		limits:    newLimiter(cfg, m),

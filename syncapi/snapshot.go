@@ -29,7 +29,11 @@ type snapshot struct {
 	items []snapshotItem // the latest first
 	total listTotals
 	made  time.Time
+	ordered
 }
+
+// size is what it counts among the bound of all.
+func (s *snapshot) size() int { return len(s.items) + len(s.all) + len(s.known.Ends)/8 + 1 }
 
 type snapshotItem struct {
 	conv watermark.ConversationID
@@ -58,10 +62,16 @@ func (t *listTotals) add(l *watermark.Listed) {
 
 // after gives the items that follow the place of w.
 func (s *snapshot) after(w *listWalk) []snapshotItem {
-	if w.conv == "" {
+	return s.behind(w.time, w.conv)
+}
+
+// behind gives the items that follow the one of a time and a conversation; all
+// of them where no conversation is named.
+func (s *snapshot) behind(time int64, conv watermark.ConversationID) []snapshotItem {
+	if conv == "" {
 		return s.items
 	}
-	at := snapshotItem{conv: w.conv, time: w.time}
+	at := snapshotItem{conv: conv, time: time}
 	i, found := slices.BinarySearchFunc(s.items, at, laterItem)
 	if found {
 		i++
@@ -102,13 +112,13 @@ func (c *snapshots) get(id uint64, user watermark.UserID) *snapshot {
 func (c *snapshots) put(s *snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.id != 0 || len(s.items) > snapshotItems {
+	if s.id != 0 || s.size() > snapshotItems {
 		return
 	}
 	s.id = rand.Uint64()
 	s.made = c.now()
 	c.lru.Add(s.id, s)
-	c.items += len(s.items) + 1
+	c.items += s.size()
 	for c.items > snapshotItems && c.lru.Len() > 1 {
 		c.dropLocked()
 	}
@@ -123,7 +133,7 @@ func (c *snapshots) put(s *snapshot) {
 
 func (c *snapshots) dropLocked() {
 	_, s, _ := c.lru.RemoveOldest()
-	c.items -= len(s.items) + 1
+	c.items -= s.size()
 }
 
 // drop lets a snapshot go that no walk goes on over.
@@ -132,6 +142,6 @@ func (c *snapshots) drop(id uint64) {
 	defer c.mu.Unlock()
 	if s, ok := c.lru.Peek(id); ok {
 		c.lru.Remove(id)
-		c.items -= len(s.items) + 1
+		c.items -= s.size()
 	}
 }

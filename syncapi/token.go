@@ -11,19 +11,24 @@ import (
 )
 
 // pageToken is where a list of conversations goes on. The list is walked with
-// the latest first. A conversation that gets a message meanwhile jumps over
-// those that are still to come, and would be missed; so a walk that took more
-// than one page is followed by one over those that are newer than its start,
-// until a walk fits on one page.
+// the latest first, in the order that it had at the first page. Where that is
+// not kept any more the list is read anew, and a conversation that got a message
+// meanwhile has jumped over those that are still to come; so a walk that took
+// more than one page is followed by one over what is newer than its start, until
+// a walk fits on one page.
 type pageToken struct {
-	time  int64 // of the last conversation served; those after it come next
-	conv  watermark.ConversationID
-	floor int64 // this walk is about conversations later than floor
-	top   int64 // the latest time when this walk began
+	// snapshot names the order that the walk goes over, where it is still kept.
+	snapshot uint64
+	time     int64 // of the last conversation served; those after it come next
+	conv     watermark.ConversationID
+	floor    int64 // this walk is about conversations later than floor
+	top      int64 // the latest time when this walk began
 }
 
 const (
-	tokenVersion = 1
+	tokenVersion = 2
+	// plainVersion has no snapshot: a token of a process of an older version.
+	plainVersion = 1
 	maxToken     = 512 // bytes of text; a longer one was not made here
 )
 
@@ -33,6 +38,7 @@ var errToken = errors.New("page token")
 func (t pageToken) encode(user watermark.UserID) string {
 	b := []byte{tokenVersion}
 	b = append(b, userMark(user)...)
+	b = binary.BigEndian.AppendUint64(b, t.snapshot)
 	for _, n := range []int64{t.time, t.floor, t.top} {
 		b = binary.AppendVarint(b, n)
 	}
@@ -46,10 +52,17 @@ func decodeToken(s string, user watermark.UserID) (pageToken, error) {
 		return t, errToken
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	if err != nil || len(b) < 1+markLen || b[0] != tokenVersion || !bytes.Equal(b[1:1+markLen], userMark(user)) {
+	if err != nil || len(b) < 1+markLen || !bytes.Equal(b[1:1+markLen], userMark(user)) {
 		return t, errToken
 	}
-	b = b[1+markLen:]
+	version, b := b[0], b[1+markLen:]
+	switch {
+	case version == plainVersion:
+	case version == tokenVersion && len(b) >= 8:
+		t.snapshot, b = binary.BigEndian.Uint64(b), b[8:]
+	default:
+		return t, errToken
+	}
 	for _, p := range []*int64{&t.time, &t.floor, &t.top} {
 		v, n := binary.Varint(b)
 		if n <= 0 {

@@ -88,14 +88,22 @@ func (s *Service) lookFor(ctx context.Context, user watermark.UserID, convs []wa
 	}
 	var missing []*sight
 	closed := s.closedTo(ctx)
+	sights := make([]sight, len(asks))
+	var had [len(temperatures)]int
 	for i, ask := range asks {
-		v := &sight{View: views[i], closed: closed && !ask.Conversation.Single()}
+		v := &sights[i]
+		v.View, v.closed = views[i], closed && !ask.Conversation.Single()
 		v.ID = ask.Conversation
 		v.Member.User = user
 		out[ask.Conversation] = v
-		s.metrics.views.WithLabelValues(temperatureWord(v.Temperature)).Inc()
+		had[v.Temperature]++
 		if lacks(v) || v.hidden() || v.blank() {
 			missing = append(missing, v)
+		}
+	}
+	for t, n := range had {
+		if n > 0 {
+			s.metrics.views.WithLabelValues(temperatures[t]).Add(float64(n))
 		}
 	}
 	for batch := range slices.Chunk(missing, loadBatch) {
@@ -247,13 +255,5 @@ func (s *Service) admit(v *sight) {
 	v.visible = v.Member.Visible(v.Min, v.Max)
 }
 
-func temperatureWord(t watermark.Temperature) string {
-	switch t {
-	case watermark.Warm:
-		return "warm"
-	case watermark.Partial:
-		return "partial"
-	default:
-		return "cold"
-	}
-}
+// temperatures are the words of a metric.
+var temperatures = [...]string{watermark.Warm: "warm", watermark.Cold: "cold", watermark.Partial: "partial"}

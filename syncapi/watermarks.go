@@ -3,7 +3,6 @@ package syncapi
 import (
 	"context"
 	"math"
-	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -74,56 +73,27 @@ func (s *Service) allWatermarks(ctx context.Context, user watermark.UserID, req 
 	if size <= 0 {
 		size = defaultListPage
 	}
-	all, err := s.cfg.Truth.List(ctx, user)
+	o, err := s.order(ctx, at, user)
 	if err != nil {
 		return nil, err
 	}
-	list := make([]snapshotItem, len(all.Entries))
-	for i := range all.Entries {
-		c := &all.Entries[i].Conversation
-		list[i] = snapshotItem{conv: c.ID, time: c.LastTime}
-	}
-	page, rest := at.page(list, int(min(size, maxListPage)))
-	return s.listPage(ctx, user, at, page, rest, latest(list))
+	return s.orderPage(ctx, at, o, int(min(size, maxListPage)))
 }
 
-// page gives the next size conversations of the walk, and how many follow.
-func (t pageToken) page(list []snapshotItem, size int) (page []snapshotItem, rest int) {
-	var ahead []snapshotItem
-	for _, l := range list {
-		if l.time > t.floor && t.before(l) {
-			ahead = append(ahead, l)
-		}
-	}
-	slices.SortFunc(ahead, laterItem)
-	n := min(size, len(ahead))
-	return ahead[:n], len(ahead) - n
-}
-
-// before tells whether l comes after what the token's pages have served.
-func (t pageToken) before(l snapshotItem) bool {
-	return t.conv == "" || laterItem(snapshotItem{conv: t.conv, time: t.time}, l) < 0
-}
-
-func latest(list []snapshotItem) int64 {
-	top := int64(math.MinInt64)
-	for _, l := range list {
-		top = max(top, l.time)
-	}
-	return top
-}
-
-// listPage answers with page, or with as much of it as an answer carries.
-func (s *Service) listPage(ctx context.Context, user watermark.UserID, at pageToken, page []snapshotItem, rest int, top int64) (*v1.GetWatermarksResponse, error) {
+// orderPage answers with the next size conversations of o, or with as many of
+// them as an answer carries.
+func (s *Service) orderPage(ctx context.Context, at pageToken, o *snapshot, size int) (*v1.GetWatermarksResponse, error) {
+	ahead := o.behind(at.time, at.conv)
+	page := ahead[:min(size, len(ahead))]
 	convs := make([]watermark.ConversationID, len(page))
 	for i, l := range page {
 		convs[i] = l.conv
 	}
-	seen, err := s.look(ctx, user, convs)
+	seen, err := s.look(ctx, o.user, convs)
 	if err != nil {
 		return nil, err
 	}
-	res := new(v1.GetWatermarksResponse)
+	res := &v1.GetWatermarksResponse{Watermarks: make([]*v1.Watermarks, 0, len(page))}
 	bytes, served := 0, 0
 	for _, l := range page {
 		v := seen[l.conv]
@@ -143,27 +113,12 @@ func (s *Service) listPage(ctx context.Context, user watermark.UserID, at pageTo
 		res.Watermarks = append(res.Watermarks, w)
 		served++
 	}
-	res.NextPageToken = at.after(page[:served], rest+len(page)-served, top).encodeIfMore(user)
+	next, err := s.after(ctx, at, o, ahead, served)
+	if err != nil {
+		return nil, err
+	}
+	res.NextPageToken = next.encodeIfMore(o.user)
 	return res, nil
-}
-
-// after gives the token of what follows a page; more is how many conversations
-// are still ahead in this walk, top the latest time in the list now.
-func (t pageToken) after(served []snapshotItem, more int, top int64) *pageToken {
-	first := t.conv == ""
-	if first {
-		t.top = top
-	}
-	switch {
-	case more > 0:
-		last := served[len(served)-1]
-		t.time, t.conv = last.time, last.conv
-		return &t
-	case !first && top > t.top:
-		return &pageToken{time: math.MaxInt64, floor: t.top}
-	default:
-		return nil
-	}
 }
 
 func (t *pageToken) encodeIfMore(user watermark.UserID) string {

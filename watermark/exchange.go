@@ -101,6 +101,22 @@ type Row struct {
 	Message      Message
 }
 
+// Activity is a conversation and when it had its latest message.
+type Activity struct {
+	Conversation ConversationID
+	LastTime     int64 // milliseconds since 1970; 0: not known
+}
+
+// ListOrder is the order of a user's list of conversations.
+type ListOrder struct {
+	Log  string  // names the incarnation of the sequenced log
+	Ends []int64 // by partition: everything below is in it
+	// Same tells that nothing was appended since an order that the reader had;
+	// Entries is empty then.
+	Same    bool
+	Entries []Activity // in any order
+}
+
 // MemberRow is a member with the conversation that it belongs to.
 type MemberRow struct {
 	Conversation ConversationID
@@ -217,6 +233,8 @@ type PushMark struct {
 	// off on the sequenced log, plus 1. 0: none.
 	Seq    Seq
 	Offset int64
+	// Renew asks whoever raises the mark to let it live as long as a new one does.
+	Renew bool
 }
 
 // Connection is a device of a user at a gateway.

@@ -87,11 +87,11 @@ func (a *app) benchOneStage(ctx context.Context, stage string, per int, f stageF
 	sc := bench.StageConfig{
 		Stage: stage, PerConversation: per, Batch: f.batch, Batches: f.batches, Partitions: f.partitions, Size: f.size, Progress: progress.tell,
 	}
-	done, err := a.openStage(ctx, &sc, f, cfg)
+	opened, err := a.openStage(ctx, &sc, f, cfg)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, done()) }()
+	defer func() { err = errors.Join(err, opened.Close()) }()
 	r, err := bench.RunStage(ctx, sc)
 	if err != nil {
 		return err
@@ -111,8 +111,8 @@ func (a *app) benchOneStage(ctx context.Context, stage string, per int, f stageF
 }
 
 // openStage gives a stage what it works with: keys of its own on a Redis, an
-// SQLite file of its own. done closes and deletes them.
-func (a *app) openStage(ctx context.Context, sc *bench.StageConfig, f stageFlags, cfg config.Config) (done func() error, err error) {
+// SQLite file of its own.
+func (a *app) openStage(ctx context.Context, sc *bench.StageConfig, f stageFlags, cfg config.Config) (opened bench.Opened, err error) {
 	var closers []func() error
 	defer func() {
 		if err != nil {
@@ -122,7 +122,7 @@ func (a *app) openStage(ctx context.Context, sc *bench.StageConfig, f stageFlags
 	if len(f.redis) > 0 {
 		client, err := stack.Redis(cfg.Redis)
 		if err != nil {
-			return nil, err
+			return opened, err
 		}
 		prefix := "bench-" + strings.ToLower(rand.Text()[:10]) + "."
 		sc.Redis, sc.RedisAddress, sc.Prefix = client, f.redis[0], prefix
@@ -131,22 +131,41 @@ func (a *app) openStage(ctx context.Context, sc *bench.StageConfig, f stageFlags
 	if sc.Stage == "tomongo" && !f.nothing {
 		dir, err := os.MkdirTemp(f.dir, "tidemark-bench-")
 		if err != nil {
-			return nil, usageError{fmt.Errorf("--dir: %w", err)}
+			return opened, usageError{fmt.Errorf("--dir: %w", err)}
 		}
 		closers = append(closers, func() error { return os.RemoveAll(dir) })
 		h, closing, err := stack.OpenHistory(ctx, config.History{Backend: "sqlite", Path: filepath.Join(dir, "history.db")}, slog.New(slog.DiscardHandler))
 		if err != nil {
-			return nil, err
+			return opened, err
 		}
 		sc.Writer = h
 		closers = append(closers, closing)
+		opened.Disk = func() (int64, error) { return sizeOf(dir) }
 	}
-	return func() error { return closeAll(closers) }, nil
+	opened.Close = func() error { return closeAll(closers) }
+	return opened, nil
+}
+
+// sizeOf gives the bytes of a directory's files.
+func sizeOf(dir string) (n int64, err error) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range files {
+		info, err := f.Info()
+		if err != nil {
+			return 0, err
+		}
+		n += info.Size()
+	}
+	return n, nil
 }
 
 type syncFlags struct {
 	benchTarget
-	conversations, messages, size, rounds int
+	conversations          []int
+	messages, size, rounds int
 }
 
 func newBenchSyncCmd(a *app) *cobra.Command {
@@ -157,52 +176,85 @@ func newBenchSyncCmd(a *app) *cobra.Command {
 		Long: `Sync makes a user with many conversations, and asks for the watermarks of all of
 them and for one page of messages, again and again. With --redis the cold rounds
 come after all keys of the run were deleted; a round of GetWatermarks is all of
-its pages.`,
+its pages. Several numbers of conversations give a curve, each with a system and
+a user of its own.`,
 		Example: `  tidemark bench sync --kafka 127.0.0.1:9092 --redis 127.0.0.1:6379
-  tidemark bench sync --conversations 1000`,
+  tidemark bench sync --conversations 1000
+  tidemark bench sync --kafka 127.0.0.1:9092 --redis 127.0.0.1:6379 --conversations 10,100,1000,10000 -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchSync(cmd.Context(), f) },
 	}
 	f.addFlags(cmd)
 	flags := cmd.Flags()
-	flags.IntVar(&f.conversations, "conversations", 10_000, "conversations of the user")
+	flags.IntSliceVar(&f.conversations, "conversations", []int{10_000}, "conversations of the user, one number after another")
 	flags.IntVar(&f.messages, "messages", 100, "messages of the conversation that is pulled")
 	flags.IntVar(&f.size, "size", 300, "bytes of a message's body")
 	flags.IntVar(&f.rounds, "rounds", 10, "how often each is asked for; Pull, warm, twenty times as often")
 	return cmd
 }
 
-func (a *app) benchSync(ctx context.Context, f syncFlags) (err error) {
-	sys, clean, err := a.benchSystem(ctx, f.benchTarget)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, clean()) }()
+func (a *app) benchSync(ctx context.Context, f syncFlags) error {
 	progress := newBenchBar(a.errOut)
 	defer progress.finish()
+	var reports []*bench.SyncReport
+	for _, n := range f.conversations {
+		r, err := a.benchSyncOf(ctx, f, n, progress)
+		if err != nil {
+			return interrupted(ctx, err)
+		}
+		reports = append(reports, r)
+	}
+	progress.finish()
+	a.emit(reports, func() { a.printSync(reports) })
+	return nil
+}
+
+func (a *app) benchSyncOf(ctx context.Context, f syncFlags, conversations int, progress *benchBar) (r *bench.SyncReport, err error) {
+	sys, clean, err := a.benchSystem(ctx, f.benchTarget)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, clean()) }()
 	cfg := bench.SyncConfig{
-		System: sys, Conversations: f.conversations, Messages: f.messages, Size: f.size, Rounds: f.rounds, Progress: progress.tell,
+		System: sys, Conversations: conversations, Messages: f.messages, Size: f.size, Rounds: f.rounds, Progress: progress.tell,
 	}
 	if sys.Redis != nil {
 		prefix := sys.Kafka.TopicPrefix
 		cfg.Forget = func(ctx context.Context) error { return bench.DropKeys(ctx, sys.Redis, prefix) }
 	}
-	r, err := bench.RunSync(ctx, cfg)
-	if err != nil {
-		return interrupted(ctx, err)
-	}
-	progress.finish()
-	a.emit(r, func() {
-		fmt.Fprintf(a.out, "%d conversations in %d pages, %d messages; load average %.1f\n\n", r.Conversations, r.Pages, r.Messages, r.Machine.Load)
-		a.table([]string{"MILLISECONDS", "P50", "P90", "P99", "P99.9", "MAX", "COUNT"}, r.Rows())
-		fmt.Fprintln(a.out)
-		a.table([]string{"A WARM ROUND OF GETWATERMARKS", ""}, bench.CountRows(r.WarmCounts))
-		if len(r.ColdCounts) > 0 {
-			fmt.Fprintln(a.out)
-			a.table([]string{"A COLD ONE", ""}, bench.CountRows(r.ColdCounts))
+	return bench.RunSync(ctx, cfg)
+}
+
+// printSync prints a curve, or all that is known of one point.
+func (a *app) printSync(reports []*bench.SyncReport) {
+	if len(reports) != 1 {
+		rows := make([][]string, len(reports))
+		for i, r := range reports {
+			rows[i] = r.SyncRow()
 		}
-	})
-	return nil
+		a.table(bench.SyncHeader, rows)
+		return
+	}
+	r := reports[0]
+	fmt.Fprintf(a.out, "%d conversations in %d pages, %d messages; load average %.1f\n\n", r.Conversations, r.Pages, r.Messages, r.Machine.Load)
+	a.table([]string{"MILLISECONDS", "P50", "P90", "P99", "P99.9", "MAX", "COUNT"}, r.Rows())
+	fmt.Fprintf(a.out, "\nat the server, on average: a warm page of GetWatermarks %.2f ms, a warm Pull %.2f ms\n\n", r.ServerPage, r.ServerPull)
+	a.table([]string{"A WARM ROUND OF GETWATERMARKS", ""}, bench.CountRows(r.WarmCounts))
+	for _, x := range []struct {
+		what string
+		used []bench.Usage
+	}{{"A WARM ROUND", r.WarmUsage}, {"A WARM PULL", r.PullUsage}} {
+		fmt.Fprintln(a.out)
+		var rows [][]string
+		for _, u := range x.used {
+			rows = append(rows, []string{u.Name, fmt.Sprintf("%.2f", u.PerMessage/1000)})
+		}
+		a.table([]string{x.what, "PROCESSOR MS"}, rows)
+	}
+	if len(r.ColdCounts) > 0 {
+		fmt.Fprintln(a.out)
+		a.table([]string{"A COLD ONE", ""}, bench.CountRows(r.ColdCounts))
+	}
 }
 
 func newBenchCompareCmd(a *app) *cobra.Command {
@@ -268,7 +320,7 @@ func (a *app) benchCompare(ctx context.Context, f e2eFlags, first, second string
 }
 
 func newBenchPlanCmd(a *app) *cobra.Command {
-	p := bench.Plan{Costs: bench.DefaultCosts()}
+	p, f := bench.Plan{Costs: bench.DefaultCosts()}, checkFlags{}
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Work out what a load needs: cores, memory, disk",
@@ -278,10 +330,18 @@ and how they were). They are of one machine: measure yours with 'bench stage' an
 'bench e2e' and scale by the ratio. ROUNDS are cores that one
 process of a worker takes beside them while it has room, for batches of few
 messages. Plan for twice of what it says: lag is made up only with room above the
-rate.`,
-		Example: `  tidemark bench plan --rate 5000 --conversations 1000000 --members 2`,
-		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+rate.
+
+With --check three loads are measured, as 'bench e2e' does, on a real Kafka and
+Redis, and what the plan says of each stands beside what it was; that takes one to
+three minutes. With --processes each that is told of each worker.`,
+		Example: `  tidemark bench plan --rate 5000 --conversations 1000000 --members 2
+  tidemark bench plan --check --kafka 127.0.0.1:9092 --redis 127.0.0.1:6379`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.check {
+				return a.checkPlan(cmd.Context(), f)
+			}
 			answer, err := p.Answer()
 			if err != nil {
 				return usageError{err}
@@ -302,6 +362,7 @@ rate.`,
 			return nil
 		},
 	}
+	f.addFlags(cmd)
 	flags := cmd.Flags()
 	flags.Float64Var(&p.Rate, "rate", 1000, "messages a second")
 	flags.IntVar(&p.Size, "size", 300, "bytes of a message's body")

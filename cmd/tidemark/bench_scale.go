@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -37,9 +38,14 @@ one way while all else stays, and tells what a message costs in processor time:
 
 ` + about.String() + `
 A cost that stays the same is what one hopes for. Without --redis only tomongo and
-topush are measured, and topush without its marks.`,
+topush are measured, and topush without its marks. Of a history that grows it also
+tells what a page, a peek, a cold load and a roster cost.
+
+The largest sizes take minutes and gigabytes (a million conversations: 5 GB of
+Redis; ten million messages: 6 GB of disk), and are measured only with --limit.`,
 		Example: `  tidemark bench scale --redis 127.0.0.1:6379 --plots docs/img
-  tidemark bench scale --shape members --stage topush`,
+  tidemark bench scale --shape members --stage topush
+  tidemark bench scale --shape history --limit 1e7 --dir /big`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchScale(cmd.Context(), f) },
 	}
@@ -48,7 +54,7 @@ topush are measured, and topush without its marks.`,
 	flags.StringVar(&f.dir, "dir", "", "`directory` for the SQLite files (default: the system's)")
 	flags.StringSliceVar(&f.shapes, "shape", names, "`what` grows: "+strings.Join(names, ", "))
 	flags.StringSliceVar(&f.stages, "stage", []string{"toredis", "tomongo", "topush"}, "`workers` that are measured")
-	flags.Float64Var(&f.limit, "limit", 0, "leave out larger sizes; 0: none")
+	flags.Float64Var(&f.limit, "limit", 0, "largest `size` that is measured; 0: what takes a minute or so")
 	flags.StringVar(&f.plots, "plots", "", "draw each shape into this `directory`, as scale-NAME.svg")
 	return cmd
 }
@@ -81,7 +87,10 @@ func (a *app) benchScale(ctx context.Context, f scaleFlags) error {
 	var points []bench.ScalePoint
 	for _, s := range shapes {
 		for _, stage := range f.stages {
-			got, err := bench.Scale(ctx, s, stage, f.limit, func(c *bench.StageConfig) (func() error, error) {
+			if !s.Has(stage) {
+				continue
+			}
+			got, err := bench.Scale(ctx, s, stage, f.limit, func(c *bench.StageConfig) (bench.Opened, error) {
 				c.Progress = progress.tell
 				return a.openStage(ctx, c, f.stageFlags, cfg)
 			})
@@ -99,18 +108,32 @@ func (a *app) benchScale(ctx context.Context, f scaleFlags) error {
 	progress.finish()
 	a.emit(points, func() {
 		for _, s := range shapes {
-			fmt.Fprintf(a.out, "%s: %s\n\n", s.Name, s.About)
-			var rows [][]string
-			for _, p := range points {
-				if p.Shape == s.Name {
-					rows = append(rows, []string{p.Stage, fmt.Sprintf("%g", p.Size), fmt.Sprintf("%.1f", p.Worker), fmt.Sprintf("%.1f", p.Redis), fmt.Sprintf("%.0f", float64(p.Memory)/1e6)})
-				}
-			}
-			a.table([]string{"STAGE", strings.ToUpper(s.Name), "US A MESSAGE", "REDIS", "MB"}, rows)
-			fmt.Fprintln(a.out)
+			a.printShape(s, points)
 		}
 	})
 	return nil
+}
+
+func (a *app) printShape(s bench.Shape, points []bench.ScalePoint) {
+	fmt.Fprintf(a.out, "%s: %s\n\n", s.Name, s.About)
+	megabytes := func(n int64) string {
+		if n == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.0f", float64(n)/1e6)
+	}
+	var rows [][]string
+	for _, p := range points {
+		if p.Shape != s.Name {
+			continue
+		}
+		rows = append(rows, []string{
+			p.Stage, strconv.FormatFloat(p.Size, 'f', -1, 64), fmt.Sprintf("%.1f", p.Worker), fmt.Sprintf("%.1f", p.Redis),
+			megabytes(p.Memory), megabytes(p.RedisMemory), megabytes(p.Disk),
+		})
+	}
+	a.table([]string{"STAGE", strings.ToUpper(s.Name), "US EACH", "REDIS", "MB", "MB OF REDIS", "MB OF DISK"}, rows)
+	fmt.Fprintln(a.out)
 }
 
 // closeAll closes what was opened, what was opened last first.

@@ -62,8 +62,8 @@ func (p *piece) next() *piece {
 // for which the piece has another message, and says so: which of the two stands
 // is for history to say, one after the other, as a store may insert the rows of
 // one change in any order.
-func (p *piece) take(r *wire.Record, now time.Time) (taken bool, err error) {
-	rec, err := wire.DecodeRecord(*r)
+func (p *piece) take(d *wire.Decoder, r *wire.Record, now time.Time) (taken bool, err error) {
+	rec, err := d.Record(*r)
 	switch {
 	case err != nil && fault.ClassOf(err) == fault.Poison:
 		p.poison = append(p.poison, poison{*r, err})

@@ -42,7 +42,8 @@ type Mark = watermark.PushMark
 type Marks interface {
 	// Pushed gives the marks of ids, in order, zero where there is none.
 	Pushed(ctx context.Context, ids []watermark.ConversationID) ([]Mark, error)
-	// RaisePushed raises marks, and never lowers one.
+	// RaisePushed raises marks, and never lowers one. After an error those that
+	// it was given come again, all of them to be renewed.
 	RaisePushed(ctx context.Context, marks []Mark) error
 }
 
@@ -136,7 +137,8 @@ type Config struct {
 	// message mentions are offered to Offline. 0: DefaultOfflineMembers.
 	OfflineMembers int
 	// CacheMembers bounds the members that one partition keeps in memory, all
-	// conversations together. One that is larger by itself is kept alone. 0:
+	// conversations together, and once more those of conversations that wait out of
+	// the way of the others. One that is larger by itself is kept alone. 0:
 	// DefaultCacheMembers.
 	CacheMembers int
 	// MaxAge is how old a record of the sequenced log may be to be delivered
@@ -157,7 +159,8 @@ type Config struct {
 	LaneCost int
 	// QueueBytes bounds what waits there of one conversation, and eight times as
 	// much of all. What comes beyond is not handed off: when the queue is empty
-	// the members are told that there is more. 0: DefaultQueueBytes.
+	// the members are told that there is more. Where there is no room for another
+	// conversation the partition waits. 0: DefaultQueueBytes.
 	QueueBytes int
 	// Now is the clock. Nil: time.Now.
 	Now func() time.Time

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
@@ -12,6 +13,10 @@ import (
 
 // maxHand bounds the recipients that are gathered before they are handed off.
 const maxHand = 10_000
+
+// renewMarks is how often a mark that is raised all the time gets a new life,
+// which is a day at least where it is kept.
+const renewMarks = time.Hour
 
 // hand gathers deliveries, so that one call of the Deliverer takes many, and
 // notes what they amount to once they are taken.
@@ -319,7 +324,12 @@ func (h *hand) flush(ctx context.Context) error {
 			continue
 		}
 		m.Seq, m.Offset = max(m.Seq, p.seq), max(m.Offset, p.offset)
-		s.unraised[m.Conversation] = *m
+		raise := *m
+		raise.Renew = s.unraised[m.Conversation].Renew
+		if now.Sub(p.roster.renewed) >= renewMarks {
+			raise.Renew, p.roster.renewed = true, now
+		}
+		s.unraised[m.Conversation] = raise
 	}
 	for _, l := range h.leavers {
 		if err := s.cfg.Crowds.Delist(ctx, l.conv, []watermark.UserID{l.user}); err != nil {

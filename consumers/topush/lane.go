@@ -30,8 +30,10 @@ type lane struct {
 	turns  []*queue  // each once, the next one first
 	wake   chan bool // holds one token: there is work
 	back   []*roster // of conversations that are through
-	bytes  int
-	err    error // fatal
+	// bytes of all that waits, and what there is of rosters, as the cache weighs
+	// them, back included.
+	bytes, weight int
+	err           error // fatal
 }
 
 // queue is what waits of one conversation.
@@ -52,9 +54,11 @@ type overrun struct {
 	// offers are the last message, and before it the latest that mention
 	// somebody: what those who are absent are to be told of.
 	offers []*watermark.Message
+	bytes  int // of their bodies
 }
 
-// maxOverrunOffers bounds those messages, and QueueBytes their bodies.
+// maxOverrunOffers bounds those messages, and QueueBytes and what is left of the
+// lane's bytes their bodies.
 const maxOverrunOffers = 16
 
 func newLane(cfg *Config, m *metrics) *lane {
@@ -70,6 +74,9 @@ func (l *lane) sort(lots []*lot) (back []*roster, free, waiting []*lot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	back, l.back = l.back, nil
+	for _, r := range back {
+		l.weighLocked(r, 0)
+	}
 	for _, x := range lots {
 		if l.queues[x.id] == nil {
 			free = append(free, x)
@@ -78,6 +85,40 @@ func (l *lane) sort(lots []*lot) (back []*roster, free, waiting []*lot) {
 		}
 	}
 	return back, free, waiting
+}
+
+// admit parts conversations that would come here into those for which there is
+// room and those for which there is none: what waits is bounded, and so are the
+// rosters that have left the cache. One has room always where nothing else is.
+// Only the caller brings conversations, so the room stays until it does.
+func (l *lane) admit(heavy []*lot, at map[*lot]*roster) (fit, rest []*lot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, bytes, weight := len(l.queues), l.bytes, l.weight
+	for _, x := range heavy {
+		size, w := x.bytes(), at[x].size()
+		if n > 0 && (bytes+size > laneQueues*l.cfg.QueueBytes || weight+w > l.cfg.CacheMembers) {
+			rest = append(rest, x)
+			continue
+		}
+		fit = append(fit, x)
+		n, bytes, weight = n+1, bytes+size, weight+w
+	}
+	return fit, rest
+}
+
+// weighLocked counts r as so much.
+func (l *lane) weighLocked(r *roster, weight int) {
+	l.weight += weight - r.inLane
+	r.inLane = weight
+}
+
+func (x *lot) bytes() int {
+	n := 0
+	for i := range x.records {
+		n += x.records[i].size
+	}
+	return n
 }
 
 // take takes conversations in, with their rosters, and more of those that
@@ -117,6 +158,7 @@ func (l *lane) openLocked(id watermark.ConversationID, r *roster) *queue {
 	q := &queue{roster: r}
 	l.queues[id] = q
 	l.turns = append(l.turns, q)
+	l.weighLocked(r, r.size())
 	l.metrics.lane.Inc()
 	return q
 }
@@ -130,17 +172,17 @@ func (q *queue) addLocked(l *lane, x *lot) {
 		return
 	}
 	q.next = x.records[len(x.records)-1].Offset + 1
-	size := 0
-	for i := range x.records {
-		size += x.records[i].size
-	}
-	full := q.bytes+size > l.cfg.QueueBytes || l.bytes+size > laneQueues*l.cfg.QueueBytes
+	size, most := x.bytes(), laneQueues*l.cfg.QueueBytes
+	full := q.bytes+size > l.cfg.QueueBytes || l.bytes+size > most
 	if len(q.lots) > 0 && full || q.over.records > 0 {
-		q.over.add(x, l.cfg.QueueBytes)
+		l.bytes -= q.over.bytes
+		q.over.add(x, min(l.cfg.QueueBytes, most-l.bytes))
+		l.bytes += q.over.bytes
 		l.metrics.skipped.WithLabelValues("overrun").Add(float64(len(x.records)))
 		return
 	}
-	q.lots = append(q.lots, x)
+	own := *x // what was made with it would stay as long as it does
+	q.lots = append(q.lots, &own)
 	q.bytes += size
 	l.bytes += size
 }
@@ -163,18 +205,20 @@ func (o *overrun) add(x *lot, bytes int) {
 	}
 }
 
-// keep makes m the last of the messages to offer.
+// keep makes m the last of the messages to offer, without what it came with.
 func (o *overrun) keep(m *watermark.Message, bytes int) {
+	alone := *m
+	m = &alone
 	if n := len(o.offers); n > 0 && len(o.offers[n-1].Mentions) == 0 {
 		o.offers = o.offers[:n-1]
 	}
 	o.offers = append(o.offers, m)
-	size := 0
+	o.bytes = 0
 	for _, m := range o.offers {
-		size += len(m.Body)
+		o.bytes += len(m.Body)
 	}
-	for len(o.offers) > 1 && (len(o.offers) > maxOverrunOffers || size > bytes) {
-		size -= len(o.offers[0].Body)
+	for len(o.offers) > 1 && (len(o.offers) > maxOverrunOffers || o.bytes > bytes) {
+		o.bytes -= len(o.offers[0].Body)
 		o.offers = slices.Delete(o.offers, 0, 1)
 	}
 }
@@ -247,6 +291,7 @@ func (l *lane) served(q *queue) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.turns = l.turns[1:]
+	l.weighLocked(q.roster, q.roster.size()) // it may have grown
 	if len(q.lots) > 0 || q.over.records > 0 {
 		l.turns = append(l.turns, q)
 		return
@@ -294,14 +339,12 @@ func (l *lane) serve(ctx context.Context, q *queue) error {
 	defer l.mu.Unlock()
 	switch {
 	case first != nil:
-		size := 0
-		for i := range first.records {
-			size += first.records[i].size
-		}
+		size := first.bytes()
 		q.lots = q.lots[1:]
 		q.bytes -= size
 		l.bytes -= size
 	case q.over.records == over.records: // nothing was left out meanwhile
+		l.bytes -= q.over.bytes
 		q.over = overrun{}
 	}
 	return nil
@@ -320,7 +363,7 @@ func (l *lane) hint(ctx context.Context, q *queue, over overrun) error {
 	}
 	was := q.roster
 	r := newRoster(states[0], was.mark)
-	r.crowd, r.stands, r.log, r.changed = was.crowd, was.stands, was.log, max(r.changed, over.to)
+	r.crowd, r.stands, r.log, r.changed, r.inLane = was.crowd, was.stands, was.log, max(r.changed, over.to), was.inLane
 	r.mark.Seq, r.mark.Offset = max(was.mark.Seq, over.seq), max(was.mark.Offset, over.to)
 	h := newHand(l.worker)
 	if err := h.both(ctx, r, Delivery{}, (*watermark.Member).Open); err != nil {

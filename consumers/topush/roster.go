@@ -22,11 +22,15 @@ const maxLoads = 64
 type roster struct {
 	state *watermark.State
 	mark  Mark
+	// renewed is when the mark was last raised with a new life.
+	renewed time.Time
 	// users are all members in order. They are sorted again only when there is a
 	// new one: a member is never removed, and a large group has many messages.
 	users []watermark.UserID
 	// weight is what the cache counts it as: its members, and one for itself.
 	weight int
+	// inLane is what the lane counts it as. 0: it is not there.
+	inLane int
 	// open counts the members who hear what comes.
 	open int
 	// log is the topic id of what was followed last, and changed the offset plus 1
@@ -38,6 +42,9 @@ type roster struct {
 	crowd  bool
 	stands time.Time
 }
+
+// size is what it weighs.
+func (r *roster) size() int { return len(r.state.Members) + 1 }
 
 // spread is the number of publications that a message takes.
 func (r *roster) spread() int {
@@ -65,7 +72,7 @@ func newRosters(limit int) (*rosters, error) {
 
 // weigh notes that r may have grown.
 func (c *rosters) weigh(r *roster) {
-	w := len(r.state.Members) + 1
+	w := r.size()
 	c.members += w - r.weight
 	r.weight = w
 }
@@ -209,11 +216,15 @@ func (r *roster) those(in func(*watermark.Member) bool) audience {
 		r.users = slices.Sorted(maps.Keys(r.state.Members))
 	}
 	var a audience
+	var m watermark.Member // one for all, since it is looked at by its place
 	for _, u := range r.users {
-		m := r.state.Members[u]
+		m = r.state.Members[u]
 		switch {
 		case !in(&m):
 		case m.Open():
+			if a.open == nil {
+				a.open = make([]watermark.UserID, 0, r.open)
+			}
 			a.open = append(a.open, u)
 		default:
 			a.closed = append(a.closed, u)

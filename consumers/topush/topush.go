@@ -165,13 +165,18 @@ func (s *Stage) Close() error {
 	return nil
 }
 
+// lotRoom is how many lots are made together.
+const lotRoom = 32
+
 // sort decodes records and groups them by conversation.
 func (s *Stage) sort(ctx context.Context, records []wire.Record) ([]*lot, error) {
 	var lots []*lot
 	at := make(map[watermark.ConversationID]*lot)
 	now := s.cfg.Now()
+	var decoder wire.Decoder
+	var room []lot
 	for _, r := range records {
-		rec, err := wire.DecodeRecord(r)
+		rec, err := decoder.Record(r)
 		switch {
 		case err != nil && fault.ClassOf(err) == fault.Poison:
 			s.metrics.skipped.WithLabelValues("undecodable").Inc()
@@ -182,7 +187,11 @@ func (s *Stage) sort(ctx context.Context, records []wire.Record) ([]*lot, error)
 		}
 		l := at[rec.Conversation]
 		if l == nil {
-			l = &lot{id: rec.Conversation}
+			if len(room) == 0 {
+				room = make([]lot, lotRoom)
+			}
+			l, room = &room[0], room[1:]
+			l.id = rec.Conversation
 			at[rec.Conversation] = l
 			lots = append(lots, l)
 		}
@@ -234,17 +243,26 @@ func (s *Stage) handOff(ctx context.Context, lots []*lot) error {
 	if err := h.flush(ctx); err != nil {
 		return err
 	}
+	heavy, rest := s.lane.admit(heavy, at)
 	for _, l := range heavy {
 		s.rosters.take(at[l])
 	}
 	s.lane.take(ctx, heavy, at, waiting)
+	if len(rest) > 0 {
+		return fault.New(fault.Transient, "backlog", fmt.Errorf("topush: the lane has no room for %d conversations whose pushes cost much", len(rest)))
+	}
 	return nil
 }
 
-// cost is about how many publications it takes to hand l off.
+// cost is about how many publications it takes to hand l off, without what was: of
+// a batch that comes again because the lane had no room, what has been there must
+// not take that of the rest.
 func (l *lot) cost(r *roster) int {
 	n := 0
 	for i := range l.records {
+		if l.records[i].Offset < r.mark.Offset {
+			continue
+		}
 		for _, e := range l.records[i].Events {
 			switch e := e.(type) {
 			case watermark.MessagesSequenced:
@@ -270,6 +288,11 @@ func (s *worker) raise(ctx context.Context) error {
 	}
 	slices.SortFunc(marks, func(a, b Mark) int { return cmp.Compare(a.Conversation, b.Conversation) })
 	if err := s.cfg.Marks.RaisePushed(ctx, marks); err != nil {
+		// Some may have been raised and not been given a life.
+		for i := range marks {
+			marks[i].Renew = true
+			s.unraised[marks[i].Conversation] = marks[i]
+		}
 		return fmt.Errorf("topush: raise marks of %d conversations: %w", len(marks), err)
 	}
 	clear(s.unraised)

@@ -41,6 +41,7 @@ type world struct {
 	standing map[watermark.ConversationID]time.Duration
 
 	loads   []watermark.ConversationID
+	renewed []watermark.Seq // of marks that were to be given a new life
 	journal []string
 	calls   int
 	failAt  int
@@ -166,6 +167,9 @@ func (w *world) Pushed(_ context.Context, ids []watermark.ConversationID) ([]top
 func (w *world) RaisePushed(_ context.Context, marks []topush.Mark) error {
 	return w.step("raise", len(marks), func(n int) {
 		for _, m := range marks[:n] {
+			if m.Renew {
+				w.renewed = append(w.renewed, m.Seq)
+			}
 			old := w.marks[m.Conversation]
 			w.marks[m.Conversation] = topush.Mark{Conversation: m.Conversation, Seq: max(old.Seq, m.Seq), Offset: max(old.Offset, m.Offset)}
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/tidemark-im/tidemark/internal/fault"
@@ -21,6 +22,29 @@ type batch struct {
 	letters []letter      // of records that are in no lot
 	hopped  int           // records that came by way of another partition
 	forged  []wire.Record // that say so and did not
+
+	slabs
+}
+
+// slabs are what the lots of a batch are made of, some at a time: most have one
+// input, and three allocations for each would be a third of what a message takes.
+type slabs struct {
+	lots    []lot
+	inputs  []watermark.Input
+	records []wire.Record
+}
+
+const slabSize = 32
+
+// lot gives an empty lot with room for one input.
+func (s *slabs) lot() *lot {
+	if len(s.lots) == 0 {
+		s.lots, s.inputs, s.records = make([]lot, slabSize), make([]watermark.Input, slabSize), make([]wire.Record, slabSize)
+	}
+	l := &s.lots[0]
+	l.batch.Inputs, l.records = s.inputs[0:0:1], s.records[0:0:1]
+	s.lots, s.inputs, s.records = s.lots[1:], s.inputs[1:], s.records[1:]
+	return l
 }
 
 // lot is the part of one conversation.
@@ -122,7 +146,8 @@ func (s *Stage) admit(b *batch, e entry) {
 	in := e.input
 	l := b.byConv[in.Conversation]
 	if l == nil {
-		l = &lot{batch: watermark.Batch{Conversation: in.Conversation, Policy: s.cfg.UnreadPolicy(in.Conversation)}}
+		l = b.slabs.lot()
+		l.batch.Conversation, l.batch.Policy = in.Conversation, s.cfg.UnreadPolicy(in.Conversation)
 		b.byConv[in.Conversation] = l
 		b.lots = append(b.lots, l)
 	}
@@ -295,8 +320,9 @@ func (s *Stage) enclose(d wire.DeadLetter) (wire.Out, error) {
 func (s *Stage) append(ctx context.Context, lots []*lot) error {
 	var queues [][]watermark.Record
 	var traces [][][]wire.Traced
-	for _, l := range lots {
-		if recs := pack(l); len(recs) > 0 {
+	room := make([]watermark.Record, len(lots)) // most make one record
+	for i, l := range lots {
+		if recs := pack(l, room[i:i+1:i+1]); len(recs) > 0 {
 			queues, traces = append(queues, recs), append(traces, tracesOf(l, recs))
 		}
 	}
@@ -307,6 +333,9 @@ func (s *Stage) append(ctx context.Context, lots []*lot) error {
 			return wire.Out{}, err
 		}
 		out := wire.Out{Topic: s.cfg.Sequenced, Partition: s.partition, Key: string(rec.Conversation), Value: value}
+		if traces[q] == nil {
+			return out, nil
+		}
 		if t := traces[q][n]; wire.TracesFit(len(out.Key)+len(value)+traceRoom, len(t), cmp.Or(s.cfg.Codec.MaxRecord, wire.DefaultMaxRecord)) {
 			out.Headers = wire.SequencedTraces(t)
 		}
@@ -320,9 +349,9 @@ func (s *Stage) append(ctx context.Context, lots []*lot) error {
 
 // pack gives the records of a lot, in order. An input without events needs no
 // record of its own: a cold owner that does not know it decides it again, and
-// to the same end.
-func pack(l *lot) []watermark.Record {
-	p := wire.NewPacker(l.batch.Conversation, len(l.batch.Inputs))
+// to the same end. The records stand in room as long as it has any.
+func pack(l *lot, room []watermark.Record) []watermark.Record {
+	p := wire.NewPacker(l.batch.Conversation, len(l.batch.Inputs)).Into(room)
 	for i := range l.batch.Inputs {
 		in, out := &l.batch.Inputs[i], &l.alloc.Outcomes[i]
 		if m, ok := out.Message(in); ok {
@@ -339,8 +368,11 @@ const traceRoom = 1024
 
 // tracesOf gives the traces that each of a lot's records belongs to: those of
 // the inputs that went into it, the first few, with the messages that came of
-// them.
+// them. nil: there are none.
 func tracesOf(l *lot, recs []watermark.Record) [][]wire.Traced {
+	if !slices.ContainsFunc(l.records, func(r wire.Record) bool { return len(r.Headers) > 0 }) {
+		return nil
+	}
 	out := make([][]wire.Traced, len(recs))
 	next := 0
 	for i := range recs {

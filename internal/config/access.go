@@ -150,6 +150,9 @@ func (c *Config) validateLimits(bad badFunc) {
 			bad(key, "must not be negative, is %v", n)
 		}
 	}
+	if c.Gateway.Connections < 1 {
+		bad("gateway.connections", "must be above 0, is %d", c.Gateway.Connections)
+	}
 	if c.Limits.TailBytes < 16<<20 {
 		bad("limits.tail_bytes", "must be at least %d, is %d", 16<<20, c.Limits.TailBytes)
 	}

@@ -147,6 +147,7 @@ type Gateway struct {
 	Listen          string        `koanf:"listen" doc:"Address of WebSocket and SSE. Loopback only, unless callers are authenticated (auth)."`
 	QueueBytes      int           `koanf:"queue_bytes" doc:"What may wait for one slow connection before it is closed."`
 	Redis           bool          `koanf:"redis" doc:"Share events between processes through Redis. Needed when the push worker runs elsewhere."`
+	Connections     int           `koanf:"connections" doc:"Connections to this process, which need some 30 KiB each; more are told to come again."`
 	UserConnections int           `koanf:"user_connections" doc:"Connections of one user to this process. 0: no limit."`
 	Origins         []string      `koanf:"origins" doc:"Origins of web pages that may connect, as https://chat.example.com; * for all. Pages of the gateway's own host always may."`
 	Drain           time.Duration `koanf:"drain" doc:"Over how long connections are told to go elsewhere when the process stops. Below shutdown.timeout."`
@@ -217,12 +218,12 @@ func Default() Config {
 		},
 		Redis:     Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000, Timeout: 3 * time.Second},
 		History:   History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
-		ToRedis:   ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 500, FloorEntries: 100_000, MaxTail: 1_000_000},
+		ToRedis:   ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 2000, FloorEntries: 100_000, MaxTail: 1_000_000},
 		ToMongo:   ToMongo{MaxBatch: 2000, WriteInterval: 5 * time.Second, FlushMarks: 50_000, FlushInterval: 10 * time.Second, FlushIdle: 250 * time.Millisecond},
 		ToOffline: defaultToOffline(),
 		ToPush:    ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000, CrowdAbove: 256, CrowdBelow: 192},
 		Sync:      Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second, Reflection: true},
-		Gateway:   Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true, UserConnections: 100, Drain: 5 * time.Second, TransientRate: 5},
+		Gateway:   Gateway{Listen: "127.0.0.1:8081", QueueBytes: 1 << 20, Redis: true, Connections: 100_000, UserConnections: 100, Drain: 5 * time.Second, TransientRate: 5},
 		Auth:      Auth{Refresh: 15 * time.Minute, Leeway: 30 * time.Second, ScopeClaim: "scope", AdminScope: "tidemark:admin"},
 		Audit:     Audit{Rate: 2000, Patience: time.Minute},
 		Lag:       Lag{Every: 10 * time.Second},

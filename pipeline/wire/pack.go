@@ -38,6 +38,7 @@ type Packer struct {
 	run     []watermark.Message // the last event of cur, not in it yet
 	policy  watermark.UnreadPolicy
 	inputs  []watermark.Origin // the highest of each partition
+	shared  bool               // a record has them
 	size    int                // of the events in cur, an upper bound
 	count   int                // messages in cur
 	more    int                // messages that are still to come, for sure or not
@@ -49,14 +50,20 @@ func NewPacker(conv watermark.ConversationID, messages int) *Packer {
 	return &Packer{conv: conv, more: messages}
 }
 
+// Into has the records stand in room as long as it has any.
+func (p *Packer) Into(room []watermark.Record) *Packer {
+	p.records = room[:0]
+	return p
+}
+
 // AddMessage appends the message that one input has become, as Add does with the
 // event of it.
 func (p *Packer) AddMessage(origin watermark.Origin, policy watermark.UnreadPolicy, m watermark.Message) {
-	u := unit{message: &m, policy: policy, size: eventOverhead + messageSize(&m)}
-	if !p.fits(1, u.size) {
+	size := eventOverhead + messageSize(&m)
+	if !p.fits(1, size) {
 		p.cut()
 	}
-	p.append(u)
+	p.appendMessage(&m, policy, size)
 	p.account(origin)
 }
 
@@ -112,6 +119,9 @@ func (p *Packer) account(o watermark.Origin) {
 	if o.Partition.TopicID == "" {
 		return
 	}
+	if p.shared {
+		p.inputs, p.shared = slices.Clone(p.inputs), false
+	}
 	for i := range p.inputs {
 		if p.inputs[i].Partition == o.Partition {
 			p.inputs[i].Offset = max(p.inputs[i].Offset, o.Offset)
@@ -125,31 +135,38 @@ func (p *Packer) accounted() []watermark.Origin {
 	if len(p.inputs) == 0 {
 		return nil
 	}
-	out := slices.Clone(p.inputs)
-	slices.SortFunc(out, func(a, b watermark.Origin) int {
-		return cmp.Or(cmp.Compare(a.Partition.TopicID, b.Partition.TopicID), cmp.Compare(a.Partition.Number, b.Partition.Number))
-	})
-	return out
+	if !p.shared {
+		slices.SortFunc(p.inputs, func(a, b watermark.Origin) int {
+			return cmp.Or(cmp.Compare(a.Partition.TopicID, b.Partition.TopicID), cmp.Compare(a.Partition.Number, b.Partition.Number))
+		})
+		p.shared = true
+	}
+	return p.inputs[:len(p.inputs):len(p.inputs)]
 }
 
 // append adds one unit to the current record, a message to the run before it
 // where that can take it.
 func (p *Packer) append(u unit) {
-	p.size += u.size
-	p.count += u.messages()
-	if u.message == nil {
-		p.endRun()
-		p.cur.Events = append(p.cur.Events, u.event)
+	if u.message != nil {
+		p.appendMessage(u.message, u.policy, u.size)
 		return
 	}
-	if n := len(p.run); n > 0 && (p.policy != u.policy || p.run[n-1].Seq >= u.message.Seq) {
+	p.size += u.size
+	p.endRun()
+	p.cur.Events = append(p.cur.Events, u.event)
+}
+
+func (p *Packer) appendMessage(m *watermark.Message, policy watermark.UnreadPolicy, size int) {
+	p.size += size
+	p.count++
+	if n := len(p.run); n > 0 && (p.policy != policy || p.run[n-1].Seq >= m.Seq) {
 		p.endRun()
 	}
 	if p.run == nil {
-		p.policy = u.policy
+		p.policy = policy
 		p.run = make([]watermark.Message, 0, min(max(p.more, 1), MaxRecordMessages))
 	}
-	p.run = append(p.run, *u.message)
+	p.run = append(p.run, *m)
 	p.more--
 }
 

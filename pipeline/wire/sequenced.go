@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -154,12 +156,28 @@ func checkRun(run []watermark.Message) error {
 // DecodeRecord reads a record of the sequenced log. The error is a
 // fault.Poison: what it means that the log holds such a record is the
 // reader's to decide.
-func DecodeRecord(r Record) (watermark.Record, error) {
+func DecodeRecord(r Record) (watermark.Record, error) { return new(Decoder).Record(r) }
+
+// Decoder reads records of the sequenced log and remembers what one mostly
+// shares with the one before: the topic that inputs come from, sender, kind and
+// device. The zero value is ready. It belongs to one goroutine.
+type Decoder struct {
+	messages decoder
+	topicID  string
+	inputs   []watermark.Origin // room for the records to come
+	used     bool
+}
+
+// roomForInputs is how many records have room for their one input made together.
+const roomForInputs = 64
+
+// Record does what DecodeRecord does.
+func (x *Decoder) Record(r Record) (watermark.Record, error) {
 	if r.Offset < 0 {
 		return watermark.Record{}, fault.New(fault.Poison, watermark.ReasonInvalid, fmt.Errorf("sequenced record: offset %d is negative", r.Offset))
 	}
 	rec := watermark.Record{Offset: r.Offset}
-	if err := decodeRecord(&rec, r.Value); err != nil {
+	if err := x.record(&rec, r.Value); err != nil {
 		reason := fault.ReasonOf(err)
 		if reason != watermark.ReasonInvalid {
 			reason = watermark.ReasonUndecodable
@@ -169,27 +187,28 @@ func DecodeRecord(r Record) (watermark.Record, error) {
 	return rec, nil
 }
 
-func decodeRecord(rec *watermark.Record, b []byte) error {
-	var d decoder
+func (x *Decoder) record(rec *watermark.Record, b []byte) error {
+	x.messages.hashLen = 0
 	err := eachBytes(b, func(num protowire.Number, v []byte) error {
 		switch num {
 		case fieldConversation:
 			rec.Conversation = watermark.ConversationID(v)
 		case fieldEvents:
-			e, err := d.event(v)
+			e, err := x.messages.event(v)
 			if err != nil {
 				return err
 			}
 			rec.Events = append(rec.Events, e)
 		case fieldInputs:
-			o := new(v1.Origin)
-			if err := proto.Unmarshal(v, o); err != nil {
+			o, err := x.origin(v)
+			if err != nil {
 				return err
 			}
-			rec.Inputs = append(rec.Inputs, watermark.Origin{
-				Partition: watermark.Partition{TopicID: o.GetTopicId(), Number: o.GetPartition()}, Offset: o.GetOffset(),
-			})
-			return invalid(checkOrigin(rec.Inputs[len(rec.Inputs)-1]))
+			if rec.Inputs == nil {
+				rec.Inputs = x.room()
+			}
+			rec.Inputs = append(rec.Inputs, o)
+			return invalid(checkOrigin(o))
 		}
 		return nil
 	})
@@ -198,6 +217,55 @@ func decodeRecord(rec *watermark.Record, b []byte) error {
 	}
 	_, err = watermark.ParseConversationID(string(rec.Conversation))
 	return invalid(err)
+}
+
+// room gives an empty slice with room for one input.
+func (x *Decoder) room() []watermark.Origin {
+	if len(x.inputs) == 0 {
+		if !x.used { // perhaps there is but one record
+			x.used = true
+			return make([]watermark.Origin, 0, 1)
+		}
+		x.inputs = make([]watermark.Origin, roomForInputs)
+	}
+	out := x.inputs[0:0:1]
+	x.inputs = x.inputs[1:]
+	return out
+}
+
+// origin reads a tidemarkv1.Origin, as the generated code would.
+func (x *Decoder) origin(b []byte) (o watermark.Origin, err error) {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return o, protowire.ParseError(n)
+		}
+		b = b[n:]
+		switch {
+		case num == 1 && typ == protowire.BytesType:
+			v, m := protowire.ConsumeBytes(b)
+			if n = m; n >= 0 {
+				if !utf8.Valid(v) {
+					return o, errors.New("inputs: a topic id is not valid UTF-8")
+				}
+				o.Partition.TopicID = again(&x.topicID, v)
+			}
+		case (num == 2 || num == 3) && typ == protowire.VarintType:
+			v, m := protowire.ConsumeVarint(b)
+			if n = m; n >= 0 && num == 2 {
+				o.Partition.Number = int32(v) // protobuf keeps the low 32 bits
+			} else if n >= 0 {
+				o.Offset = int64(v)
+			}
+		default:
+			n = protowire.ConsumeFieldValue(num, typ, b)
+		}
+		if n < 0 {
+			return o, protowire.ParseError(n)
+		}
+		b = b[n:]
+	}
+	return o, nil
 }
 
 func invalid(err error) error {

@@ -98,6 +98,18 @@ func (s Space) Keys(conv watermark.ConversationID, parts ...Part) []string {
 // AllKeys names the same keys of several conversations. It allocates three
 // times, however many they are.
 func (s Space) AllKeys(convs []watermark.ConversationID, parts []Part) [][]string {
+	keys := s.FlatKeys(convs, parts)
+	out := make([][]string, len(convs))
+	for i := range convs {
+		from, to := i*len(parts), (i+1)*len(parts)
+		out[i] = keys[from:to:to]
+	}
+	return out
+}
+
+// FlatKeys gives the same keys in one list, those of a conversation after those
+// of the one before.
+func (s Space) FlatKeys(convs []watermark.ConversationID, parts []Part) []string {
 	size := 0
 	for _, p := range parts {
 		size += len(p)
@@ -109,9 +121,7 @@ func (s Space) AllKeys(convs []watermark.ConversationID, parts []Part) [][]strin
 	var b strings.Builder
 	b.Grow(total)
 	keys := make([]string, 0, len(convs)*len(parts))
-	out := make([][]string, len(convs))
-	for i, c := range convs {
-		from := len(keys)
+	for _, c := range convs {
 		for _, p := range parts {
 			at := b.Len()
 			b.WriteString(s.Prefix)
@@ -121,9 +131,8 @@ func (s Space) AllKeys(convs []watermark.ConversationID, parts []Part) [][]strin
 			b.WriteString(string(p))
 			keys = append(keys, b.String()[at:])
 		}
-		out[i] = keys[from:len(keys):len(keys)]
 	}
-	return out
+	return keys
 }
 
 // What stands before and after a conversation's id in its keys.

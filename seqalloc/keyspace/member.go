@@ -64,21 +64,26 @@ func ParseMember(u watermark.UserID, s string) (watermark.Member, error) {
 	if s == NoWindow {
 		return m, nil
 	}
-	parts := strings.Split(s, "|")
-	if len(parts) != 4 && len(parts) != 5 {
-		return m, fmt.Errorf("%w: %d parts instead of 4 or 5", errMember, len(parts))
+	var parts [5]string // not a slice: thousands of members are parsed for a list
+	n := strings.Count(s, "|") + 1
+	if n != 4 && n != 5 {
+		return m, fmt.Errorf("%w: %d parts instead of 4 or 5", errMember, n)
+	}
+	for i := range n {
+		parts[i], s, _ = strings.Cut(s, "|")
 	}
 	p := parser{}
 	m.Version = p.num(parts[0], 64)
 	m.LastMembership = int32(p.num(parts[1], 32))
 	for _, w := range list(parts[2]) {
-		f := strings.Split(w, ":")
-		if len(f) != 3 {
+		number, edges, ok := strings.Cut(w, ":")
+		lower, upper, ok2 := strings.Cut(edges, ":")
+		if !ok || !ok2 || strings.Contains(upper, ":") {
 			return m, fmt.Errorf("%w: membership %q", errMember, w)
 		}
 		m.Memberships = append(m.Memberships, watermark.Membership{
-			Number: int32(p.num(f[0], 32)),
-			Lower:  watermark.Seq(p.num(f[1], 64)), Upper: watermark.Seq(p.num(f[2], 64)),
+			Number: int32(p.num(number, 32)),
+			Lower:  watermark.Seq(p.num(lower, 64)), Upper: watermark.Seq(p.num(upper, 64)),
 		})
 	}
 	for _, o := range list(parts[3]) {
@@ -89,7 +94,7 @@ func ParseMember(u watermark.UserID, s string) (watermark.Member, error) {
 		}
 		m.Ops = append(m.Ops, watermark.AppliedOp{ID: op, Edge: watermark.Seq(p.num(edge, 64))})
 	}
-	if len(parts) == 5 {
+	if n == 5 {
 		m.Attributes = make(map[string]string)
 		for _, a := range list(parts[4]) {
 			name, value, ok := strings.Cut(a, ";")

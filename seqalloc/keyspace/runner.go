@@ -36,18 +36,17 @@ func (s *Script) text(command string) *string {
 
 // NewScript gives the script of a source without the prelude; name is used in
 // errors.
-func NewScript(name, source string) *Script { return NewScriptAfter(name, "", source) }
+func NewScript(name, source string) *Script { return NewBareScript(name, prelude+"\n"+source) }
 
-// NewScriptAfter gives a script that begins with first, before the prelude:
-// defining what the prelude has costs some microseconds in each call.
-func NewScriptAfter(name, first, source string) *Script {
-	s := first + prelude + "\n" + source
-	sum := sha1.Sum([]byte(s))
-	return &Script{name: name, source: s, sha: hex.EncodeToString(sum[:])}
+// NewBareScript gives a script that does without the prelude, whose definitions
+// cost some microseconds in each call.
+func NewBareScript(name, source string) *Script {
+	sum := sha1.Sum([]byte(source))
+	return &Script{name: name, source: source, sha: hex.EncodeToString(sum[:])}
 }
 
-// Call is one call of a script. All keys must share one hash tag. It must not
-// change before its result is there.
+// Call is one call of a script. Where Runner.Together says no all keys must share
+// one hash tag. It must not change before its result is there.
 type Call struct {
 	Script *Script
 	Keys   []string
@@ -91,6 +90,10 @@ func NewRunner(client redis.UniversalClient) *Runner {
 	_, single := client.(*redis.Client)
 	return &Runner{client: client, single: single}
 }
+
+// Together tells whether keys of different hash tags may share a call: not on a
+// Cluster, whose nodes have some of the slots each.
+func (r *Runner) Together() bool { return r.single }
 
 // Run runs all calls in one pipeline (one for every 1,000) and gives one
 // result for each, in order. The calls are independent: one may fail and

@@ -33,6 +33,7 @@ const (
 	qNamed       query = "named members"
 	qRoster      query = "roster"
 	qMemberships query = "memberships"
+	qActivity    query = "activity"
 	qSent        query = "sent"
 	qMessages    query = "messages"
 	qRows        query = "rows"
@@ -123,6 +124,11 @@ var reads = map[query]string{
 	qRoster: `SELECT ` + wholeMember + ` FROM members m WHERE m.conversation = ? AND m.user > ? ORDER BY m.user LIMIT ?`,
 	qMemberships: `SELECT ` + wholeMember + ` FROM members m INDEXED BY members_by_user
 		WHERE m.user = ? AND m.conversation > ? ORDER BY m.conversation LIMIT ?`,
+	// The index has both columns, so no member row is read. A row for each would
+	// take twice the time: half of it is handing them over.
+	qActivity: `SELECT coalesce(group_concat(x), '') FROM (SELECT m.conversation || ' ' || coalesce(c.last_time, 0) AS x
+		FROM members m INDEXED BY members_by_user LEFT JOIN conversations c ON c.id = m.conversation
+		WHERE m.user = ? AND m.conversation > ? ORDER BY m.conversation LIMIT ?)`,
 	qSent: `SELECT m.conversation, m.seq, m.sender, m.client_id, m.hash FROM json_each(?) j
 		CROSS JOIN messages m ON m.conversation = j.value ->> 0 AND m.seq > j.value ->> 1`,
 	qMessages: `SELECT ` + messageColumns + ` FROM messages m

@@ -75,8 +75,33 @@ func TestPushMarks(t *testing.T) {
 	diff(t, "marks", got, []hot.Mark{
 		{Conversation: group, Seq: 9, Offset: 1 << 40}, {Conversation: "group:none"}, {Conversation: single, Seq: 1, Offset: 2},
 	})
-	if ttl := e.client.TTL(t.Context(), e.space.PushedKey(group)).Val(); ttl < 23*time.Hour {
+	life := func() time.Duration { return e.client.TTL(t.Context(), e.space.PushedKey(group)).Val() }
+	if ttl := life(); ttl < 23*time.Hour {
 		t.Errorf("a push mark expires in %v, want %v", ttl, hot.DefaultPushedTTL)
+	}
+	// It is renewed when that is asked for, and when it was lost meanwhile.
+	mark := hot.Mark{Conversation: group, Seq: 10}
+	raise := func() {
+		t.Helper()
+		if err := e.RaisePushed(t.Context(), []hot.Mark{mark}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.do("EXPIRE", e.space.PushedKey(group), "1000")
+	raise()
+	if ttl := life(); ttl > 1000*time.Second {
+		t.Errorf("a push mark that was to be raised lives for %v", ttl)
+	}
+	mark.Renew = true
+	raise()
+	if ttl := life(); ttl < 23*time.Hour {
+		t.Errorf("a renewed push mark expires in %v", ttl)
+	}
+	mark.Renew = false
+	e.do("DEL", e.space.PushedKey(group))
+	raise()
+	if ttl := life(); ttl < 23*time.Hour {
+		t.Errorf("a push mark that was lost expires in %v", ttl)
 	}
 }
 

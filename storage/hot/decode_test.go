@@ -38,15 +38,19 @@ func items(text string) any {
 
 func FuzzDecodeView(f *testing.F) {
 	for _, s := range []string{
-		"cold|absent", "warm|t1|0|10|0|0|5|1|3|4|2|[]||", "warm|t1|0|10|0|0|5|1|3|4|2|[]|||t/0|5", "warm|t1|0|10|0|0|5|1|3|4|2|[]|||x", "partial|t1|0|10|0|0|5|1||4|2|[ann\x000000000000000005]|-|",
-		"warm|t1|0|10|0|0|5|1|3|0|1:0:0|x;5|4|2|[]||", "warm|t1|#|nil", "", "other", "warm|t1|9007199254740991|1e15|-1|x",
+		"cold|absent", "warm|t1|0|10|0|0|5|1||3|4|2|||", "warm|t1|0|10|0|0|5|1|t/0|5|-|4|2|-||", "warm|t1|0|10|0|0|5|1|x|3|4|2|||",
+		"partial|t1|0|10|0|0|5|1|||4|2|-||ann\x000000000000000005,ann\x000000000000000006", "warm|t1|0|10|0|0|5|1||3|0|1:0:0|x;5|4|2||",
+		"warm|t1", "", "other", "warm|t1|9007199254740991|1e15|-1|x", "cold|absent|x", "warm|t1|0|10|0|0|5|1||-|4|2|||5",
 	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
+		text := strings.ReplaceAll(s, "|", "\n")
 		ask := hot.Ask{Conversation: single, User: "ann"}
-		v, _, _, err := hot.DecodeView(ask, items(s))
-		if err == nil && v.Temperature != watermark.Cold && v.Member.User != "ann" {
+		var v watermark.View
+		_, _, err := hot.DecodeView(&ask, text, &v)
+		lines := map[watermark.Temperature]int{watermark.Cold: 2, watermark.Warm: 15, watermark.Partial: 15}[v.Temperature]
+		if err == nil && (v.Member.User != "ann" || strings.Count(text, "\n")+1 != lines) {
 			t.Errorf("%q gave %+v", s, v)
 		}
 	})

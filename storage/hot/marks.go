@@ -1,7 +1,6 @@
 package hot
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -46,18 +45,36 @@ const (
 
 // RaisePushed raises push marks; each part keeps its highest value, in any
 // order of calls. It does not matter whether Redis may be believed about the
-// conversation.
+// conversation. A mark that was not there, and one that is to be renewed, lives
+// for Config.PushedTTL from now on; the others as long as they would have. After
+// an error all of them are to be renewed with the next call.
 func (h *Hot) RaisePushed(ctx context.Context, marks []Mark) (err error) {
 	defer h.observe("raise_pushed", &err)()
 	added, kept := make([]*redis.IntCmd, len(marks)), make([]*redis.BoolCmd, len(marks))
+	expire := func(p redis.Pipeliner, i int) {
+		kept[i] = p.Expire(ctx, h.space.PushedKey(marks[i].Conversation), h.pushedTTL)
+	}
 	h.plain(ctx, len(marks), func(p redis.Pipeliner, i int) {
 		m := marks[i]
-		key := h.space.PushedKey(m.Conversation)
-		added[i] = p.ZAddGT(ctx, key, redis.Z{Score: float64(m.Seq), Member: pushedSeq}, redis.Z{Score: float64(max(m.Offset, 0)), Member: pushedOffset})
-		kept[i] = p.Expire(ctx, key, h.pushedTTL)
+		added[i] = p.ZAddGT(ctx, h.space.PushedKey(m.Conversation),
+			redis.Z{Score: float64(m.Seq), Member: pushedSeq}, redis.Z{Score: float64(max(m.Offset, 0)), Member: pushedOffset})
+		if m.Renew {
+			expire(p, i)
+		}
 	})
+	var lost []int // made anew though they were there when they were last renewed
 	for i := range marks {
-		if err := cmp.Or(added[i].Err(), kept[i].Err()); err != nil {
+		if !marks[i].Renew && added[i].Err() == nil && added[i].Val() > 0 {
+			lost = append(lost, i)
+		}
+	}
+	h.plain(ctx, len(lost), func(p redis.Pipeliner, k int) { expire(p, lost[k]) })
+	for i := range marks {
+		err := added[i].Err()
+		if err == nil && kept[i] != nil {
+			err = kept[i].Err()
+		}
+		if err != nil {
 			return failed("push mark", marks[i].Conversation, err)
 		}
 	}

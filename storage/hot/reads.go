@@ -3,6 +3,7 @@ package hot
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -36,6 +37,9 @@ func (h *Hot) RaiseReads(ctx context.Context, rows []watermark.MemberRow) (err e
 		}
 		args[at] = append(args[at], string(m.User), read, told)
 	}
+	if stands, err := h.anyStands(ctx, order); err != nil || !stands {
+		return err
+	}
 	calls := make([]keyspace.Call, len(args))
 	for i := range args {
 		calls[i] = h.call(raiseScript, order[i], sharedExpiry, args[i]...)
@@ -46,6 +50,31 @@ func (h *Hot) RaiseReads(ctx context.Context, rows []watermark.MemberRow) (err e
 		}
 	}
 	return nil
+}
+
+// manyMarks is from how many script calls on it is asked first whether any of
+// the conversations stands: those of a list that Redis has nothing of are
+// thousands.
+const manyMarks = 32
+
+// anyStands tells whether one of convs has a meta, or that it may have one. What
+// has none is cold at that moment, and a warm-up that begins after it loads the
+// marks, which were appended before.
+func (h *Hot) anyStands(ctx context.Context, convs []watermark.ConversationID) (bool, error) {
+	if len(convs) < manyMarks || !h.runner.Together() {
+		return true, nil
+	}
+	metas := h.space.FlatKeys(convs, []keyspace.Part{keyspace.Meta})
+	for some := range slices.Chunk(metas, pipelineEntries) {
+		n, err := h.redis.Exists(ctx, some...).Result()
+		if err != nil {
+			return false, fmt.Errorf("metas of %d conversations: %w", len(some), keyspace.Classify(err))
+		}
+		if n > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Reader is a user, how far it has read, and its window.

@@ -72,18 +72,6 @@ func (r *reply) number() int64 {
 
 func (r *reply) seq() watermark.Seq { return watermark.Seq(r.number()) }
 
-func (r *reply) list() *reply {
-	v := r.next()
-	if r.err != nil {
-		return &reply{err: r.err}
-	}
-	l := newReply(v)
-	if l.err != nil {
-		r.err = l.err
-	}
-	return l
-}
-
 // parseNumber reads a whole number as Redis writes it: "" for none, digits, or
 // a score, which is a double of at most 2^53-1 and may come in exponent form.
 func parseNumber(s string) (int64, error) {
@@ -111,21 +99,4 @@ func (r *reply) member(u watermark.UserID) watermark.Member {
 		r.err = fmt.Errorf("%w: member %s: %w", errReply, u, err)
 	}
 	return m
-}
-
-// own reads a list of own messages of one user, which are sorted.
-func (r *reply) own() []watermark.Seq {
-	l := r.list()
-	var out []watermark.Seq
-	for l.more() {
-		_, seq, err := keyspace.ParseOwnMember(l.text())
-		if err != nil && l.err == nil {
-			l.err = fmt.Errorf("%w: %w", errReply, err)
-		}
-		out = append(out, seq)
-	}
-	if l.err != nil && r.err == nil {
-		r.err = l.err
-	}
-	return out
 }

@@ -49,6 +49,11 @@ type History interface {
 	// byte order.
 	MembershipsOf(ctx context.Context, user watermark.UserID, after watermark.ConversationID, limit int) ([]watermark.MemberRow, error)
 
+	// ActivityOf gives of the rows that MembershipsOf gives the conversation and
+	// the time of its latest message, 0 where the conversation was never written.
+	// A page takes a handful of queries.
+	ActivityOf(ctx context.Context, user watermark.UserID, after watermark.ConversationID, limit int) ([]watermark.Activity, error)
+
 	// Messages gives the lowest rows of conv within in, ascending.
 	Messages(ctx context.Context, conv watermark.ConversationID, in watermark.Interval, limit int) ([]watermark.Message, error)
 

@@ -273,6 +273,21 @@ func (h *Memory) MembershipsOf(ctx context.Context, user watermark.UserID, after
 	return capped(out, limit), ctx.Err()
 }
 
+// ActivityOf implements History.
+func (h *Memory) ActivityOf(ctx context.Context, user watermark.UserID, after watermark.ConversationID, limit int) ([]watermark.Activity, error) {
+	rows, err := h.MembershipsOf(ctx, user, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []watermark.Activity
+	for _, r := range rows {
+		out = append(out, watermark.Activity{Conversation: r.Conversation, LastTime: h.convs[r.Conversation].LastTime})
+	}
+	return out, nil
+}
+
 // Messages implements History.
 func (h *Memory) Messages(ctx context.Context, conv watermark.ConversationID, in watermark.Interval, limit int) ([]watermark.Message, error) {
 	h.mu.Lock()

@@ -16,6 +16,7 @@ var readTests = []test{
 	{"conversations do not mix", conversationsDoNotMix},
 	{"roster of 1,000 members", rosterPaging},
 	{"memberships of a user", membershipPaging},
+	{"activity of a user", activityOf},
 	{"sent ids", sentIDs},
 	{"states: who is in them", statesMembers},
 	{"states: many conversations", statesMany},

@@ -22,6 +22,7 @@ type History interface {
 	States(ctx context.Context, wants []watermark.Want) ([]*watermark.State, error)
 	Messages(ctx context.Context, conv watermark.ConversationID, in watermark.Interval, limit int) ([]watermark.Message, error)
 	MembershipsOf(ctx context.Context, user watermark.UserID, after watermark.ConversationID, limit int) ([]watermark.MemberRow, error)
+	ActivityOf(ctx context.Context, user watermark.UserID, after watermark.ConversationID, limit int) ([]watermark.Activity, error)
 	Conversations(ctx context.Context, ids []watermark.ConversationID) ([]watermark.Conversation, error)
 	Peek(ctx context.Context, peeks []watermark.Peek) ([]watermark.Peeked, error)
 }

@@ -33,14 +33,24 @@ type SyncReport struct {
 	Machine       Machine `json:"machine"`
 	Conversations int     `json:"conversations"`
 	Messages      int     `json:"messages"`
-	WarmMarks     Latency `json:"watermarks_warm"`
-	ColdMarks     Latency `json:"watermarks_cold"`
-	WarmPull      Latency `json:"pull_warm"`
-	ColdPull      Latency `json:"pull_cold"`
-	Pages         int     `json:"pages"`
-	WarmCounts    []Count `json:"counts_of_a_warm_round"`
-	ColdCounts    []Count `json:"counts_of_a_cold_round"`
-	Processes     []Usage `json:"processes"`
+	// Latencies are those of the client, which asks over HTTP and gets protobuf.
+	WarmMarks Latency `json:"watermarks_warm"`
+	ColdMarks Latency `json:"watermarks_cold"`
+	WarmPage  Latency `json:"watermarks_page_warm"`
+	WarmPull  Latency `json:"pull_warm"`
+	ColdPull  Latency `json:"pull_cold"`
+	Pages     int     `json:"pages"`
+	// Server is what the server itself measured, from a call's arrival to its
+	// answer: on average, of a warm page of GetWatermarks and of a warm Pull.
+	ServerPage float64 `json:"server_watermarks_page_warm_mean_ms"`
+	ServerPull float64 `json:"server_pull_warm_mean_ms"`
+	WarmCounts []Count `json:"counts_of_a_warm_round"`
+	ColdCounts []Count `json:"counts_of_a_cold_round"`
+	// WarmUsage is what a warm round of GetWatermarks takes of each process, and
+	// PullUsage a warm Pull: PerMessage is microseconds of processor time.
+	WarmUsage []Usage `json:"processes_of_a_warm_round"`
+	PullUsage []Usage `json:"processes_of_a_warm_pull"`
+	Processes []Usage `json:"processes"`
 }
 
 func (c *SyncConfig) fill() error {
@@ -73,7 +83,8 @@ func RunSync(ctx context.Context, cfg SyncConfig) (_ *SyncReport, err error) {
 		}
 	}
 	r := &SyncReport{Machine: thisMachine(), Conversations: cfg.Conversations, Messages: cfg.Messages}
-	marks := func() (pages int, err error) { return s.watermarks(ctx, string(user), cfg.Conversations) }
+	page := newHist()
+	marks := func() (pages int, err error) { return s.watermarks(ctx, string(user), cfg.Conversations, page) }
 	pull := func() (int, error) {
 		res, err := s.sys.sync.Pull(ctx, &tidemarkv1.PullRequest{User: string(user), Ranges: []*tidemarkv1.PullRange{{
 			Conversation: string(conv), Begin: 1, End: int64(watermark.MaxSeq), Num: int64(cfg.Messages)}}})
@@ -82,6 +93,11 @@ func RunSync(ctx context.Context, cfg SyncConfig) (_ *SyncReport, err error) {
 		}
 		return 1, err
 	}
+	// The first round loads what nobody has asked for yet.
+	if _, err := marks(); err != nil {
+		return nil, err
+	}
+	page = newHist()
 	before, err := s.sys.snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -93,10 +109,16 @@ func RunSync(ctx context.Context, cfg SyncConfig) (_ *SyncReport, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r.WarmCounts = counts(before, after, float64(cfg.Rounds))
+	r.WarmPage, r.ServerPage = page.latency(), served(before, after, "GetWatermarks")
+	r.WarmCounts, r.WarmUsage = counts(before, after, float64(cfg.Rounds)), usage(before, after, float64(cfg.Rounds))
 	if r.WarmPull, _, err = s.rounds(ctx, 20*cfg.Rounds, "Pull, warm", pull); err != nil {
 		return nil, err
 	}
+	pulled, err := s.sys.snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.ServerPull, r.PullUsage = served(after, pulled, "Pull"), usage(after, pulled, 20*float64(cfg.Rounds))
 	if cfg.Forget != nil {
 		if err := s.cold(ctx, &cfg, r, marks, pull); err != nil {
 			return nil, err
@@ -144,14 +166,27 @@ func (s *Session) cold(ctx context.Context, cfg *SyncConfig, r *SyncReport, mark
 	return nil
 }
 
-// watermarks asks for all pages.
-func (s *Session) watermarks(ctx context.Context, user string, want int) (pages int, err error) {
+// served gives what the server took for a call on average, in milliseconds.
+func served(before, after *snapshot, method string) float64 {
+	const name = "tidemark_syncapi_call_seconds"
+	label := "{method=" + method + "}"
+	n := after.meters[name+label] - before.meters[name+label]
+	if n == 0 {
+		return 0
+	}
+	return (after.meters[name+sumOf+label] - before.meters[name+sumOf+label]) / n * 1000
+}
+
+// watermarks asks for all pages, and adds how long each took to h.
+func (s *Session) watermarks(ctx context.Context, user string, want int, h *hist) (pages int, err error) {
 	token, got := "", 0
 	for {
+		begun := time.Now()
 		res, err := s.sys.sync.GetWatermarks(ctx, &tidemarkv1.GetWatermarksRequest{User: user, PageToken: token})
 		if err != nil {
 			return pages, err
 		}
+		h.add(time.Since(begun))
 		pages++
 		got += len(res.GetWatermarks())
 		if token = res.GetNextPageToken(); token == "" {
@@ -180,12 +215,14 @@ func (s *Session) rounds(ctx context.Context, n int, what string, call func() (i
 	return h.latency(), pages, nil
 }
 
+const historyReads = "history reads"
+
 // counts gives what was done for each round.
 func counts(before, after *snapshot, rounds float64) []Count {
 	out := redisCounts(before.redis, after.redis, rounds)
 	for _, name := range []string{"tidemark_embedded_queries_total", "tidemark_history_commands_total"} {
 		if d := after.meters[name] - before.meters[name]; d > 0 {
-			out = append(out, Count{"history reads", d / rounds})
+			out = append(out, Count{historyReads, d / rounds})
 		}
 	}
 	return out

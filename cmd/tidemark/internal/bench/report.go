@@ -102,7 +102,7 @@ var shown = []struct{ metric, name string }{
 	{"tidemark_toredis_appended_records_total", "sequenced records"},
 	{"tidemark_embedded_queries_total", "history reads"},
 	{"tidemark_history_commands_total", "history commands"},
-	{"tidemark_embedded_seconds{op=write}", "history writes"},
+	{"tidemark_embedded_call_seconds{op=write}", "history writes"},
 	{"tidemark_tomongo_flushed_members_total", "watermarks written"},
 	{"tidemark_tomongo_advances_total", "watermarks advanced"},
 	{"tidemark_topush_recipients_total", "push recipients"},
@@ -225,12 +225,42 @@ func (r *SyncReport) Rows() (rows [][]string) {
 	for _, x := range []struct {
 		name string
 		l    Latency
-	}{{"GetWatermarks, warm", r.WarmMarks}, {"GetWatermarks, cold", r.ColdMarks}, {"Pull, warm", r.WarmPull}, {"Pull, cold", r.ColdPull}} {
+	}{
+		{"GetWatermarks, warm", r.WarmMarks}, {"a page of it", r.WarmPage}, {"GetWatermarks, cold", r.ColdMarks},
+		{"Pull, warm", r.WarmPull}, {"Pull, cold", r.ColdPull},
+	} {
 		if x.l.Count > 0 {
 			rows = append(rows, x.l.row(x.name))
 		}
 	}
 	return rows
+}
+
+// SyncHeader and SyncRow give a curve over the number of conversations. Times
+// are in milliseconds, those of a warm round by process in milliseconds of
+// processor time.
+var SyncHeader = []string{
+	"CONVERSATIONS", "PAGES", "WATERMARKS P50", "P99", "A PAGE AT THE SERVER", "COLD P50", "CPU OF A WARM ROUND",
+	"HISTORY READS", "PULL P50", "P99", "AT THE SERVER", "COLD P50",
+}
+
+// SyncRow gives one row under SyncHeader.
+func (r *SyncReport) SyncRow() []string {
+	f := func(v float64) string { return fmt.Sprintf("%.1f", v) }
+	reads := 0.0
+	for _, c := range r.WarmCounts {
+		if c.Name == historyReads {
+			reads = c.PerMessage
+		}
+	}
+	var cpu []string
+	for _, u := range r.WarmUsage {
+		cpu = append(cpu, u.Name+" "+f(u.PerMessage/1000))
+	}
+	return []string{
+		fmt.Sprint(r.Conversations), fmt.Sprint(r.Pages), f(r.WarmMarks.P50), f(r.WarmMarks.P99), f(r.ServerPage), f(r.ColdMarks.P50),
+		strings.Join(cpu, ", "), fmt.Sprintf("%.0f", reads), f(r.WarmPull.P50), f(r.WarmPull.P99), f(r.ServerPull), f(r.ColdPull.P50),
+	}
 }
 
 func (l Latency) row(name string) []string {

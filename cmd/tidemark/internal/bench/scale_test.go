@@ -65,8 +65,8 @@ func TestShapesAreMeasuredAndDrawn(t *testing.T) {
 	shapes := bench.Shapes()
 	at := slices.IndexFunc(shapes, func(s bench.Shape) bool { return s.Name == "members" })
 	s := shapes[at]
-	points, err := bench.Scale(t.Context(), s, "topush", 100, func(*bench.StageConfig) (func() error, error) {
-		return func() error { return nil }, nil
+	points, err := bench.Scale(t.Context(), s, "topush", 100, func(*bench.StageConfig) (bench.Opened, error) {
+		return bench.Opened{Close: func() error { return nil }}, nil
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/tidemark-im/tidemark/consumers/tomongo"
 	"github.com/tidemark-im/tidemark/consumers/topush"
@@ -34,6 +32,9 @@ type StageConfig struct {
 	Conversations int
 	// Members of each conversation, which then is a group. 0: it is one of two users.
 	Members int
+	// Kept is how many messages of each conversation Writer holds before the stage
+	// begins, 0..100000; then it is a Store.
+	Kept int
 	// Hot is the share of the records that goes to one conversation of each
 	// partition beside the others' turns, 0..1.
 	Hot float64
@@ -78,9 +79,6 @@ func (c *Calls) Reset() {
 	}
 }
 
-// maxPrepared bounds the bytes of the records that are made beforehand.
-const maxPrepared = 4 << 30
-
 func (c *StageConfig) fill() error {
 	var errs []error
 	if !slices.Contains([]string{"toredis", "tomongo", "topush"}, c.Stage) {
@@ -101,8 +99,11 @@ func (c *StageConfig) fill() error {
 	if !(c.Hot >= 0 && c.Hot <= 1) {
 		errs = append(errs, fmt.Errorf("the share of a hot conversation must be within 0..1, is %g", c.Hot))
 	}
-	if len(errs) == 0 && float64(c.Batch)*float64(c.Batches+c.warm())*float64(c.Partitions)*float64(c.Size+200) > maxPrepared {
-		errs = append(errs, errors.New("so many records do not fit into memory beforehand; fewer batches"))
+	if len(errs) == 0 && float64(c.Batch)*float64(c.chunk())*float64(c.Partitions)*float64(c.Size+200) > maxPrepared {
+		errs = append(errs, errors.New("so many records do not fit into memory beforehand; smaller batches"))
+	}
+	if _, ok := c.Writer.(Store); c.Kept < 0 || c.Kept > 100_000 || (c.Kept > 0 && !ok) {
+		errs = append(errs, errors.New("messages that are kept beforehand must be within 0..100000, and need a history that can be read"))
 	}
 	if c.Stage == "toredis" && c.Redis == nil {
 		errs = append(errs, errors.New("stage toredis needs a Redis"))
@@ -128,6 +129,8 @@ type StageReport struct {
 	Rate            float64       `json:"messages_per_second"`
 	Processes       []Usage       `json:"processes"`
 	Counts          []Count       `json:"counts"`
+	// RedisMemory is in use there at the end, in bytes. 0: there is no Redis.
+	RedisMemory int64 `json:"redis_memory_bytes"`
 }
 
 // worker is one partition of a stage, with what it is fed.
@@ -144,137 +147,6 @@ func (c closing) Handle(ctx context.Context, r []wire.Record) (int64, error) {
 }
 func (c closing) Close() error { return c.stage.Close() }
 
-// warmBatches are handed in before a stage is measured, at least.
-const warmBatches = 2
-
-// warm is how many batches are: all conversations get a message.
-func (c *StageConfig) warm() int {
-	per := c.perBatch()
-	return max(warmBatches, (c.perPartition()+per-1)/per)
-}
-
-// perBatch is how many conversations have their turn in a batch.
-func (c *StageConfig) perBatch() int { return (c.Batch + c.PerConversation - 1) / c.PerConversation }
-
-// perPartition is how many there are.
-func (c *StageConfig) perPartition() int {
-	return max(c.perBatch(), (c.Conversations+c.Partitions-1)/c.Partitions)
-}
-
-// line is one partition of a stage, with what it is fed.
-type line struct {
-	worker
-	batches [][]wire.Record
-}
-
-func (l *line) run(ctx context.Context) error {
-	for _, b := range l.batches {
-		if _, err := l.Handle(ctx, b); err != nil {
-			return err
-		}
-	}
-	// What was left for later is part of what the messages cost.
-	if f, ok := l.worker.(interface {
-		Flush(ctx context.Context) (durable int64, err error)
-	}); ok {
-		_, err := f.Flush(ctx)
-		return err
-	}
-	return nil
-}
-
-// lines makes the partitions of a stage and warms them up.
-func lines(ctx context.Context, cfg *StageConfig) (_ []*line, err error) {
-	make, err := stageOf(cfg)
-	if err != nil {
-		return nil, err
-	}
-	var out []*line
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, closeLines(out))
-		}
-	}()
-	for p := range cfg.Partitions {
-		w, err := make(int32(p))
-		if err != nil {
-			return nil, err
-		}
-		l := &line{worker: w}
-		out = append(out, l)
-		if l.batches, err = prepare(cfg, int32(p), cfg.Batches+cfg.warm()); err != nil {
-			return nil, err
-		}
-		warm := line{w, l.batches[:cfg.warm()]}
-		if err := warm.run(ctx); err != nil {
-			return nil, err
-		}
-		l.batches = l.batches[cfg.warm():]
-		cfg.Progress("preparing", int64(p+1), int64(cfg.Partitions))
-	}
-	return out, nil
-}
-
-func closeLines(ls []*line) error {
-	var errs []error
-	for _, l := range ls {
-		errs = append(errs, l.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// Feed makes a stage and what it is fed with; handle does all of it, once, one
-// partition after another. It is for measuring what the stage allocates.
-func Feed(ctx context.Context, cfg StageConfig) (handle func() error, messages int, err error) {
-	if err := cfg.fill(); err != nil {
-		return nil, 0, err
-	}
-	ls, err := lines(ctx, &cfg)
-	if err != nil {
-		return nil, 0, err
-	}
-	return func() error {
-		var errs []error
-		for _, l := range ls {
-			errs = append(errs, l.run(ctx))
-		}
-		return errors.Join(append(errs, closeLines(ls))...)
-	}, cfg.Batch * cfg.Batches * cfg.Partitions, nil
-}
-
-// RunStage measures one stage.
-func RunStage(ctx context.Context, cfg StageConfig) (_ *StageReport, err error) {
-	if err := cfg.fill(); err != nil {
-		return nil, err
-	}
-	ls, err := lines(ctx, &cfg)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, closeLines(ls)) }()
-	sys := &system{redis: cfg.Redis, pids: map[string]int{"this": ownPID()}}
-	if pid, ok := listener(cfg.RedisAddress); ok {
-		sys.pids["redis"] = pid
-	}
-	before, err := sys.snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
-	group, running := errgroup.WithContext(ctx)
-	for _, l := range ls {
-		group.Go(func() error { return l.run(running) })
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	taken := time.Since(before.at)
-	after, err := sys.snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return stageReport(&cfg, before, after, taken), nil
-}
-
 func stageReport(cfg *StageConfig, before, after *snapshot, taken time.Duration) *StageReport {
 	n := cfg.Batch * cfg.Batches * cfg.Partitions
 	r := &StageReport{
@@ -282,6 +154,9 @@ func stageReport(cfg *StageConfig, before, after *snapshot, taken time.Duration)
 		Messages: n, Time: taken, Rate: float64(n) / taken.Seconds(), Processes: usage(before, after, float64(n)),
 	}
 	r.Counts = redisCounts(before.redis, after.redis, float64(n))
+	if after.redis != nil {
+		r.RedisMemory = after.redis.memory
+	}
 	return r
 }
 
@@ -409,70 +284,3 @@ type owned struct{}
 
 // Append implements tomongo.Owner.
 func (owned) Append(context.Context, []watermark.Input) error { return nil }
-
-// topicID is of the topics of a stage that is fed by hand.
-const topicID = "AAAAAAAAAAAAAAAAAAAAAA"
-
-// prepare makes the batches of one partition, beforehand: making them is no
-// part of the stage.
-func prepare(cfg *StageConfig, partition int32, batches int) ([][]wire.Record, error) {
-	w := cfg.people()
-	var convs []int
-	for i := 0; len(convs) < cfg.perPartition(); i++ {
-		id, _, _ := w.conversation(i)
-		if wire.PartitionOf(string(id), int32(cfg.Partitions)) == partition {
-			convs = append(convs, i)
-		}
-	}
-	out := make([][]wire.Record, batches)
-	seqs := make([]watermark.Seq, len(convs))
-	n := int64(0)
-	for b := range out {
-		for i := 0; i < cfg.Batch; i++ {
-			k := (b*cfg.perBatch() + i/cfg.PerConversation) % len(convs)
-			if math.Floor(float64(n+1)*cfg.Hot) > math.Floor(float64(n)*cfg.Hot) {
-				k = 0
-			}
-			rec, err := stageRecord(cfg.Stage, w, n, convs[k], seqs[k]+1)
-			if err != nil {
-				return nil, err
-			}
-			seqs[k]++
-			rec.Partition, rec.Offset, rec.Time = partition, n, time.Now()
-			out[b] = append(out[b], rec)
-			n++
-		}
-	}
-	return out, nil
-}
-
-// people are those of a stage's conversations.
-func (c *StageConfig) people() *world {
-	w := newWorld(Load{Conversations: 1, Members: c.Members, Size: c.Size, Seed: 1})
-	w.side = 1_000_003 // the second user of two then is the same for all
-	return w
-}
-
-// stageRecord makes one record of the topic that a stage reads.
-func stageRecord(stage string, w *world, n int64, conv int, seq watermark.Seq) (wire.Record, error) {
-	out, err := wire.EncodeSend(w.message(n, conv, time.Now()), "")
-	if err != nil {
-		return wire.Record{}, err
-	}
-	rec := wire.Record{Topic: wire.TopicToRedis, TopicID: topicID, Offset: n, Time: time.Now(), Key: []byte(out.Key), Value: out.Value, Headers: out.Headers}
-	if stage == "toredis" {
-		return rec, nil
-	}
-	in, err := wire.Codec{}.DecodeInput(rec)
-	if err != nil {
-		return rec, err
-	}
-	m := *in.Message
-	m.Seq = seq
-	value, err := wire.EncodeRecord(watermark.Record{
-		Conversation: in.Conversation, Inputs: []watermark.Origin{in.Origin},
-		Events: []watermark.Event{watermark.MessagesSequenced{Messages: []watermark.Message{m}}},
-	})
-	rec.Topic, rec.Value, rec.Headers = wire.TopicSequenced, value, nil
-	return rec, err
-}

@@ -102,6 +102,9 @@ func listening(table string, port uint64, inodes map[string]bool) {
 	}
 }
 
+// sumOf stands behind the name of a histogram for the sum of what it was fed.
+const sumOf = ".sum"
+
 // meters are sums of metrics, by name and by name{label=value}.
 type meters map[string]float64
 
@@ -121,9 +124,11 @@ func scrape(ctx context.Context, admins []string) (meters, error) {
 		for name, f := range families {
 			for _, x := range f.GetMetric() {
 				v := value(x)
-				m[name] += v
+				sum := x.GetHistogram().GetSampleSum()
+				m[name], m[name+sumOf] = m[name]+v, m[name+sumOf]+sum
 				for _, l := range x.GetLabel() {
-					m[name+"{"+l.GetName()+"="+l.GetValue()+"}"] += v
+					label := "{" + l.GetName() + "=" + l.GetValue() + "}"
+					m[name+label], m[name+sumOf+label] = m[name+label]+v, m[name+sumOf+label]+sum
 				}
 			}
 		}

@@ -33,6 +33,11 @@ func (d deliverer) Deliver(ctx context.Context, deliveries []topush.Delivery) er
 	out := make([]gateway.Delivery, 0, len(deliveries))
 	spans := pushSpans{tracer: d.tracer}
 	for _, x := range deliveries {
+		if x.Reach == topush.ToUsers {
+			if x.Users = d.gateway.Reachable(x.Users); len(x.Users) == 0 {
+				continue
+			}
+		}
 		event := &tidemarkv1.PushEvent{Conversation: string(x.Conversation)}
 		if x.Event != nil {
 			event = convert.PushEvent(x.Conversation, x.Event)

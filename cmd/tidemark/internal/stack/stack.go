@@ -259,7 +259,7 @@ func (s *Stack) openGateway(context.Context) (err error) {
 	cfg := gateway.Config{
 		Authenticate: s.devices(), Prefix: s.cfg.Redis.Prefix + "tidemark",
 		Admin: s.admins(), Members: members{s.truth}, Crowds: s.hot, Presence: s.hot,
-		QueueBytes: s.cfg.Gateway.QueueBytes, UserConnections: s.cfg.Gateway.UserConnections,
+		QueueBytes: s.cfg.Gateway.QueueBytes, UserConnections: s.cfg.Gateway.UserConnections, Connections: s.cfg.Gateway.Connections,
 		Origins: s.cfg.Gateway.Origins, Drain: s.cfg.Gateway.Drain, TransientRate: s.cfg.Gateway.TransientRate,
 		Logger: s.cfg.Logger, Registry: s.cfg.Registry,
 	}

@@ -1,0 +1,61 @@
+package bench_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/bench"
+)
+
+// TestAPlanIsHeldAgainstATrial: each part that was watched, and all roles together,
+// in the same measure.
+func TestAPlanIsHeldAgainstATrial(t *testing.T) {
+	l := bench.PlannedLoads()[1]
+	a, err := l.Plan.Answer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	each := &bench.Report{
+		Processes: []bench.Usage{
+			{Name: "generator", PerMessage: 1000}, {Name: "tidemark toredis", PerMessage: 40}, {Name: "tidemark tomongo", PerMessage: 100},
+			{Name: "tidemark sync", PerMessage: 3}, {Name: "redis", PerMessage: 50},
+		},
+		Counts: []bench.Count{{Name: "script calls", PerMessage: 0.9}, {Name: "sequenced records", PerMessage: 0.5}},
+	}
+	got, err := l.Check(each)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]float64{"all roles": 143, "toredis": 40, "tomongo": 100, "redis": 50}
+	if len(got) != len(want) {
+		t.Errorf("%d parts, want %d: %+v", len(got), len(want), got)
+	}
+	for _, c := range got {
+		if c.Measured != want[c.Part] || c.MeasuredPerBatch != 2 || math.Abs(c.Ratio*c.Measured-c.Planned) > 1e-9 || c.Rounds > c.Planned {
+			t.Errorf("%+v", c)
+		}
+		for _, n := range a.Needs {
+			if n.Part == c.Part && math.Abs(c.Planned*l.Plan.Rate/1e6-n.Cores-n.Rounds) > 1e-9 {
+				t.Errorf("%s: %g us of a plan of %g cores and %g of rounds", c.Part, c.Planned, n.Cores, n.Rounds)
+			}
+		}
+	}
+	one, err := l.Check(&bench.Report{Processes: []bench.Usage{{Name: "tidemark", PerMessage: 200}}})
+	if err != nil || len(one) != 1 || one[0].Part != "all roles" || one[0].Measured != 200 {
+		t.Errorf("of one process: %+v, %v", one, err)
+	}
+}
+
+func TestPlannedLoadsAreSound(t *testing.T) {
+	for _, l := range bench.PlannedLoads() {
+		if err := l.Load.Validate(); err != nil {
+			t.Errorf("%s: %v", l.Name, err)
+		}
+		if _, err := l.Check(&bench.Report{}); err != nil {
+			t.Errorf("%s: %v", l.Name, err)
+		}
+		if l.Load.Conversations != l.Plan.Conversations || l.Load.Size != l.Plan.Size {
+			t.Errorf("%s: the plan is of another load", l.Name)
+		}
+	}
+}

@@ -123,7 +123,12 @@ func feed(ctx context.Context, cfg *StageConfig, ls []*line, what string, batche
 		err := around(func() error {
 			group, running := errgroup.WithContext(ctx)
 			for i, l := range ls {
-				group.Go(func() error { return l.run(running, chunks[i]) })
+				group.Go(func() error {
+					if err := l.run(running, chunks[i]); err != nil || done+n < batches {
+						return err
+					}
+					return l.flush(running)
+				})
 			}
 			return group.Wait()
 		})

@@ -27,7 +27,6 @@ type piece struct {
 	// topic and partition are where the records stand.
 	topic     string
 	partition watermark.Partition
-	decoder   *wire.Decoder
 
 	rows map[place]int // index into change.Rows
 	// rowAt and memberAt are the log offsets of change.Rows and Members.
@@ -46,14 +45,14 @@ type place struct {
 	seq  watermark.Seq
 }
 
-func newPiece() *piece { return &piece{rows: make(map[place]int), decoder: new(wire.Decoder)} }
+func newPiece() *piece { return &piece{rows: make(map[place]int)} }
 
 func (p *piece) empty() bool { return len(p.records)+len(p.poison) == 0 }
 
 // next gives an empty piece that is made for about as much as p had.
 func (p *piece) next() *piece {
 	clear(p.rows)
-	n := &piece{rows: p.rows, decoder: p.decoder, records: make([]watermark.Record, 0, len(p.records))}
+	n := &piece{rows: p.rows, records: make([]watermark.Record, 0, len(p.records))}
 	n.change.Rows = make([]watermark.Row, 0, len(p.change.Rows))
 	n.rowAt = make([]int64, 0, len(p.rowAt))
 	return n
@@ -63,8 +62,8 @@ func (p *piece) next() *piece {
 // for which the piece has another message, and says so: which of the two stands
 // is for history to say, one after the other, as a store may insert the rows of
 // one change in any order.
-func (p *piece) take(r *wire.Record, now time.Time) (taken bool, err error) {
-	rec, err := p.decoder.Record(*r)
+func (p *piece) take(d *wire.Decoder, r *wire.Record, now time.Time) (taken bool, err error) {
+	rec, err := d.Record(*r)
 	switch {
 	case err != nil && fault.ClassOf(err) == fault.Poison:
 		p.poison = append(p.poison, poison{*r, err})

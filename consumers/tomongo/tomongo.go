@@ -80,6 +80,7 @@ type Stage struct {
 	metrics   *metrics
 	partition int32
 
+	decoder wire.Decoder
 	piece   *piece // what is gathered
 	taken   int64  // offset up to which the piece has, or had, everything
 	pending *pending
@@ -127,7 +128,7 @@ func (s *Stage) gather(ctx context.Context, records []wire.Record) error {
 			i++
 			continue
 		}
-		taken, err := s.piece.take(&records[i], now)
+		taken, err := s.piece.take(&s.decoder, &records[i], now)
 		if err != nil {
 			return fmt.Errorf("tomongo: decode: %w", err)
 		}

@@ -91,7 +91,8 @@ func (w *world) projector(t tb, change func(*tomongo.Config)) *tomongo.Projector
 	t.Helper()
 	cfg := tomongo.Config{
 		History: w, Hot: w, Owner: owner{w}, Log: w,
-		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		FlushEvery: time.Hour, // a slow machine must not flush by itself
+		Logger:     slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	}
 	change(&cfg)
 	p, err := tomongo.New(cfg)

@@ -36,7 +36,7 @@ func TestStagesAskForWhatTheyMust(t *testing.T) {
 			calls := &bench.Calls{}
 			run(t, bench.StageConfig{Stage: "tomongo", PerConversation: per, Calls: calls}, func() {})
 			equal(t, "rows", calls.Rows.Load(), batches*batch)
-			// What comes within two seconds is gathered: rows, then bounds and marks.
+			// What comes within five seconds is gathered: rows, then bounds and marks.
 			equal(t, "writes", calls.Writes.Load(), 2)
 			// Each of the two users sends half of what a conversation gets, and has
 			// one mark for all of it.

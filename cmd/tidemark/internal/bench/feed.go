@@ -57,17 +57,24 @@ func (l *line) run(ctx context.Context, batches [][]wire.Record) error {
 	return nil
 }
 
-// flush has done what the worker has left for later, which is part of what the
-// messages cost.
+// flush does what a worker has put off: it is part of what messages cost.
 func (l *line) flush(ctx context.Context) error {
-	f, ok := l.worker.(interface {
+	if f, ok := l.worker.(interface {
 		Flush(ctx context.Context) (durable int64, err error)
-	})
-	if !ok {
-		return nil
+	}); ok {
+		_, err := f.Flush(ctx)
+		return err
 	}
-	_, err := f.Flush(ctx)
-	return err
+	return nil
+}
+
+// flushLines does so for all partitions at once.
+func flushLines(ctx context.Context, ls []*line) error {
+	group, running := errgroup.WithContext(ctx)
+	for _, l := range ls {
+		group.Go(func() error { return l.flush(running) })
+	}
+	return group.Wait()
 }
 
 // lines makes the partitions of a stage and warms them up.
@@ -94,7 +101,10 @@ func lines(ctx context.Context, cfg *StageConfig) (_ []*line, err error) {
 		}
 		cfg.Progress("preparing", int64(p+1), int64(cfg.Partitions))
 	}
-	return out, feed(ctx, cfg, out, "warming up", cfg.warm(), func(run func() error) error { return run() })
+	if err := feed(ctx, cfg, out, "warming up", cfg.warm(), func(run func() error) error { return run() }); err != nil {
+		return nil, err
+	}
+	return out, flushLines(ctx, out)
 }
 
 // feed hands that many batches to each partition, all partitions at once. What is
@@ -186,7 +196,7 @@ func RunStage(ctx context.Context, cfg StageConfig) (_ *StageReport, err error) 
 	var taken time.Duration
 	last := first
 	idle := map[string]float64{} // processor time that went into making records
-	err = feed(ctx, &cfg, ls, "measuring", cfg.Batches, func(run func() error) error {
+	measured := func(run func() error) error {
 		before, err := sys.snapshot(ctx)
 		if err != nil {
 			return err
@@ -203,8 +213,11 @@ func RunStage(ctx context.Context, cfg StageConfig) (_ *StageReport, err error) 
 		}
 		taken += last.at.Sub(before.at)
 		return nil
-	})
-	if err != nil {
+	}
+	if err := feed(ctx, &cfg, ls, "measuring", cfg.Batches, measured); err != nil {
+		return nil, err
+	}
+	if err := measured(func() error { return flushLines(ctx, ls) }); err != nil {
 		return nil, err
 	}
 	for name := range first.cpu {

@@ -151,9 +151,9 @@ func redisCounts(before, after *redisState, n float64) []Count {
 	return append(out, Count{"bytes of Redis memory", float64(after.memory-before.memory) / n})
 }
 
-// flushAllowance is what gathering rows for tomongo.write_interval, 2 s, and
+// flushAllowance is what gathering rows for tomongo.write_interval, 5 s, and
 // counting them once a second adds to a lag.
-const flushAllowance = 3.0
+const flushAllowance = 6.0
 
 // Text gives the report for people, as rows of cells.
 func (r *Report) Text() (summary []string, latencies, processes, counts [][]string) {

@@ -190,7 +190,7 @@ func stageOf(cfg *StageConfig) (func(partition int32) (worker, error), error) {
 		if cfg.Writer != nil {
 			w = cfg.Writer
 		}
-		s, err := tomongo.New(tomongo.Config{History: w, Hot: none, Owner: owned{}, Log: none, WriteEvery: 2 * time.Second, Now: cfg.Now, Logger: quiet})
+		s, err := tomongo.New(tomongo.Config{History: w, Hot: none, Owner: owned{}, Log: none, WriteEvery: 5 * time.Second, Now: cfg.Now, Logger: quiet})
 		if err != nil {
 			return nil, err
 		}

@@ -19,7 +19,7 @@ func BenchmarkStage(b *testing.B) {
 	for _, stage := range []string{"toredis", "tomongo", "topush"} {
 		for _, per := range []int{1, 10} {
 			b.Run(fmt.Sprintf("%s/b=%d", stage, per), func(b *testing.B) {
-				cfg := bench.StageConfig{Stage: stage, PerConversation: per, Batch: 500, Batches: b.N, Partitions: 1, Size: 300}
+				cfg := bench.StageConfig{Stage: stage, PerConversation: per, Batch: 500, Batches: b.N, Partitions: 1, Size: 300, Now: stopped}
 				if stage != "tomongo" {
 					cfg.Redis, _ = answering(b)
 				}

@@ -56,7 +56,7 @@ func (t *binaries) program(b *Benchmark) string {
 func earlier(ctx context.Context, root, commit, dir string, bs []*Benchmark) (_ *binaries, absent string, err error) {
 	if out, err := command(ctx, root, "git", "cat-file", "-e", commit+"^{commit}"); err != nil {
 		if _, ok := errors.AsType[*exec.ExitError](err); ok || errors.Is(err, exec.ErrNotFound) {
-			return nil, cmp.Or(out, err.Error()), nil
+			return nil, "this clone does not have it, maybe it is a shallow one: " + cmp.Or(out, err.Error()), nil
 		}
 		return nil, "", fmt.Errorf("look for commit %s: %w\n%s", commit, err, out)
 	}

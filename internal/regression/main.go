@@ -106,7 +106,7 @@ func run(ctx context.Context, w io.Writer, args []string) (err error) {
 	}
 	base := cmp.Or(o.base, t.Base)
 	var other *binaries
-	absent := "-counts"
+	absent := "by -counts"
 	if !o.counts {
 		if other, absent, err = earlier(ctx, o.root, base, dir, chosen); err != nil {
 			return err
@@ -148,7 +148,7 @@ func report(w io.Writer, pairs []*pair, base, absent string, o options) error {
 	if absent == "" {
 		fmt.Fprintf(w, "Processor time of an operation, beside commit %s; above %g times as much is too much.\n\n", base, o.limit)
 	} else {
-		fmt.Fprintf(w, "NOT COMPARED with commit %s, which is not here: %s\nWhat is allocated is held against the table, all the same.\n\n", base, absent)
+		fmt.Fprintf(w, "NOT COMPARED with commit %s: %s\nWhat is allocated is held against the table, all the same.\n\n", base, absent)
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "BENCHMARK\tBEFORE US\tNOW US\tRATIO\tRUNS\tOBJECTS\tBYTES")

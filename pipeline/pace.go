@@ -12,7 +12,7 @@ import (
 )
 
 // DefaultFetchEvery is the least time between two fetches of a group.
-const DefaultFetchEvery = 4 * time.Millisecond
+const DefaultFetchEvery = 2 * time.Millisecond
 
 // fetchKey is the number of the Fetch request in Kafka's protocol.
 const fetchKey = 1

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -93,19 +94,19 @@ func inWords(a *watermark.Allocation) string {
 	if a.Temperature != watermark.Warm {
 		return "cold " + a.Why
 	}
-	text := ""
+	var text strings.Builder
 	for i := range a.Outcomes {
 		o := &a.Outcomes[i]
 		if i > 0 {
-			text += ", "
+			text.WriteString(", ")
 		}
 		seq := o.Seq
 		if o.Member != nil {
 			seq = a.Max
 		}
-		text += fmt.Sprintf("%s %d", map[watermark.Verdict]string{watermark.Accepted: "accepted", watermark.Resent: "resent", watermark.Refused: "refused", watermark.Again: "again"}[o.Verdict], seq)
+		text.WriteString(fmt.Sprintf("%s %d", map[watermark.Verdict]string{watermark.Accepted: "accepted", watermark.Resent: "resent", watermark.Refused: "refused", watermark.Again: "again"}[o.Verdict], seq))
 	}
-	return text
+	return text.String()
 }
 
 // A thousand warm conversations are a few calls on one server; on a Cluster, whose

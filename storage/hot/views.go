@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -72,6 +74,13 @@ func (h *Hot) Views(ctx context.Context, asks []Ask) (views []watermark.View, er
 	return views, nil
 }
 
+// A page of a list is asked for in several pipelines at once, so that views are
+// read here while Redis makes the next ones.
+const (
+	viewEntries   = 250
+	viewPipelines = 4
+)
+
 // unsettled is the outcome where a batch is under way for too long.
 const unsettled = "unsettled"
 
@@ -83,13 +92,21 @@ func cold(a Ask) watermark.View {
 
 // viewAll asks for the views that todo names. It gives those whose conversation
 // was in a batch of which nobody knows yet whether it stands in the log.
-func (h *Hot) viewAll(ctx context.Context, asks []Ask, todo []int, views []watermark.View, outcomes []string) (open []int, err error) {
-	var places []place // of open
-	for part := range slices.Chunk(todo, pipelineEntries) {
-		if open, places, err = h.viewSome(ctx, asks, part, views, outcomes, open, places); err != nil {
-			return nil, err
-		}
+func (h *Hot) viewAll(ctx context.Context, asks []Ask, todo []int, views []watermark.View, outcomes []string) ([]int, error) {
+	parts := slices.Collect(slices.Chunk(todo, viewEntries))
+	opens, placesOf := make([][]int, len(parts)), make([][]place, len(parts))
+	group, asking := errgroup.WithContext(ctx)
+	group.SetLimit(viewPipelines)
+	for n, part := range parts {
+		group.Go(func() (err error) {
+			opens[n], placesOf[n], err = h.viewSome(asking, asks, part, views, outcomes)
+			return err
+		})
 	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	open, places := slices.Concat(opens...), slices.Concat(placesOf...)
 	if len(open) == 0 {
 		return nil, nil
 	}
@@ -105,8 +122,8 @@ func (h *Hot) viewAll(ctx context.Context, asks []Ask, todo []int, views []water
 	return left, nil
 }
 
-// viewSome is viewAll for one pipeline. It adds to open and places.
-func (h *Hot) viewSome(ctx context.Context, asks []Ask, todo []int, views []watermark.View, outcomes []string, open []int, places []place) ([]int, []place, error) {
+// viewSome is viewAll for one pipeline; places are the batches of open.
+func (h *Hot) viewSome(ctx context.Context, asks []Ask, todo []int, views []watermark.View, outcomes []string) (open []int, places []place, err error) {
 	calls, first := h.viewCalls(asks, todo)
 	for c, res := range h.runner.Run(ctx, calls) {
 		some := todo[first[c]:first[c+1]]

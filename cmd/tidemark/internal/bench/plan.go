@@ -37,9 +37,9 @@ type Costs struct {
 // DefaultCosts were measured on the machine of docs/performance.md.
 func DefaultCosts() Costs {
 	return Costs{
-		ToRedis: 12, ToRedisConversation: 6, ToMongo: 20, ToMongoConversation: 35, ToPush: 9, Driver: 20,
-		Redis: 20, RedisConversation: 70, Kafka: 6, KafkaRecord: 12, Gateway: 15,
-		ToRedisRounds: 0.15, ToMongoRounds: 0.06, ToPushRounds: 0.09, RedisRounds: 0.06, KafkaRounds: 0.25,
+		ToRedis: 6, ToRedisConversation: 3, ToMongo: 14, ToMongoConversation: 2, ToPush: 4, Driver: 5,
+		Redis: 10, RedisConversation: 28, Kafka: 4, KafkaRecord: 5, Gateway: 15,
+		ToRedisRounds: 0.23, ToMongoRounds: 0.04, ToPushRounds: 0.15, RedisRounds: 0.13, KafkaRounds: 0.35,
 		ConversationBytes: 700, MemberBytes: 180, MessageBytes: 165, IDBytes: 75, LogBytes: 4800, RowBytes: 260,
 	}
 }

@@ -191,10 +191,11 @@ func TestRoundTrips(t *testing.T) {
 		f    func()
 		want int64
 	}{
-		{"1,000 views", ask(1000), 1},
-		{"2,500 views", ask(2500), 3},
+		{"250 views", ask(250), 1},
+		{"1,000 views", ask(1000), 4}, // all at once
+		{"2,500 views", ask(2500), 10},
 		{"no views", ask(0), 0},
-		{"a pull", func() { ask(500)(); messages() }, 2},
+		{"a pull", func() { ask(500)(); messages() }, 3},
 		{"answers", func() {
 			if _, err := e.Answers(t.Context(), make([]watermark.AnswerKey, 300)); err != nil {
 				t.Fatal(err)

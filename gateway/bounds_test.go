@@ -42,7 +42,7 @@ func TestANodeHasSoManyConnectionsAndNoMore(t *testing.T) {
 }
 
 // TestCallsOfClientsAreBounded: while members cannot be read, calls beyond a bound
-// are answered at once.
+// are answered at once; those that are answered make room for as many.
 func TestCallsOfClientsAreBounded(t *testing.T) {
 	const beyond = 50
 	w := newWorld()
@@ -75,6 +75,9 @@ func TestCallsOfClientsAreBounded(t *testing.T) {
 	}
 	if refused.Load() != beyond || others.Load() != gateway.MaxCalls {
 		t.Errorf("%d calls were refused, %d answered", refused.Load(), others.Load())
+	}
+	if _, err := a.client.RPC(t.Context(), "transient", []byte(`{"conversation":"group:0","kind":"typing"}`)); err == nil || strings.Contains(err.Error(), "503") {
+		t.Errorf("a call after all of them: %v", err)
 	}
 }
 

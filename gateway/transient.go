@@ -61,7 +61,7 @@ func (g *Gateway) rpc(c *conn, e centrifuge.RPCEvent, answer centrifuge.RPCCallb
 	life := g.life.Load()
 	g.spawn(func() {
 		data, err := g.call(life, c, e)
-		_ = g.calls
+		<-g.calls
 		if e.Method == "transient" {
 			g.m.transient.WithLabelValues(outcome(err)).Inc()
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
@@ -53,6 +54,9 @@ type calls struct {
 	short [][]int
 	long  []int
 }
+
+// all gives every batch that has a call.
+func (c *calls) all() []int { return append(slices.Concat(c.short...), c.long...) }
 
 // sort tells which batches may be plain. Batches of a conversation that has
 // several go to malloc.lua, in order: plain.lua might turn down the first only.
@@ -138,7 +142,7 @@ func (d *decision) run(ctx context.Context, c calls) {
 // scripts gives the calls, those of plain.lua first.
 func (d *decision) scripts(c calls) []keyspace.Call {
 	now := d.now().UnixMilli()
-	args := newArguments(d.batches)
+	args := newArguments(d.batches, c.all())
 	ends := make([]int, 0, len(c.short)+len(c.long))
 	var shortConvs []watermark.ConversationID
 	longConvs := make([]watermark.ConversationID, len(c.long))

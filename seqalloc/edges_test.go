@@ -134,3 +134,15 @@ func TestWhatTheShortWayIsNotAskedAbout(t *testing.T) {
 		}
 	})
 }
+
+// Who has left is refused, also where nothing but its message comes.
+func TestTheShortWayLeavesWhoMayNotSend(t *testing.T) {
+	onEachRedis(t, func(t *testing.T, x *fixture) {
+		x.warm(t, fresh())
+		x.decide(t, x.join("bob", "j", watermark.HistoryAll, 0), x.leave("bob", "l", 0))
+		x.decide(t, x.sends("alice", 2)...)
+		wantVerdicts(t, x.decide(t, x.sends("bob", 1)...), "refused "+watermark.ReasonNotMember)
+		x.decide(t, x.sends("alice", 1)...)
+		wantVerdicts(t, x.decide(t, append(x.sends("alice", 1), x.sends("bob", 1)...)...), "accepted 4", "refused "+watermark.ReasonNotMember)
+	})
+}

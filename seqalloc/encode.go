@@ -38,10 +38,10 @@ type arguments struct {
 // part is a word that stands in made.
 type part struct{ word, from, to int }
 
-// newArguments has room for those of batches.
-func newArguments(batches []watermark.Batch) *arguments {
+// newArguments has room for those of the batches that all names.
+func newArguments(batches []watermark.Batch, all []int) *arguments {
 	inputs, size := 0, 0
-	for i := range batches {
+	for _, i := range all {
 		inputs += len(batches[i].Inputs)
 		for k := range batches[i].Inputs {
 			if m := batches[i].Inputs[k].Message; m != nil {
@@ -50,8 +50,8 @@ func newArguments(batches []watermark.Batch) *arguments {
 		}
 	}
 	return &arguments{
-		words: make([]any, 0, 13*len(batches)+12*inputs), texts: make([]string, 0, 3*len(batches)+6*inputs),
-		ints: make([]int64, 0, 4*len(batches)+4*inputs), made: make([]byte, 0, size), parts: make([]part, 0, 4*inputs),
+		words: make([]any, 0, 13*len(all)+12*inputs), texts: make([]string, 0, 3*len(all)+6*inputs),
+		ints: make([]int64, 0, 4*len(all)+4*inputs), made: make([]byte, 0, size), parts: make([]part, 0, 4*inputs),
 	}
 }
 

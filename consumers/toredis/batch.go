@@ -22,8 +22,7 @@ type batch struct {
 	letters []letter      // of records that are in no lot
 	hopped  int           // records that came by way of another partition
 	forged  []wire.Record // that say so and did not
-
-	slabs
+	room    slabs
 }
 
 // slabs are what the lots of a batch are made of, some at a time: most have one
@@ -146,7 +145,7 @@ func (s *Stage) admit(b *batch, e entry) {
 	in := e.input
 	l := b.byConv[in.Conversation]
 	if l == nil {
-		l = b.slabs.lot()
+		l = b.room.lot()
 		l.batch.Conversation, l.batch.Policy = in.Conversation, s.cfg.UnreadPolicy(in.Conversation)
 		b.byConv[in.Conversation] = l
 		b.lots = append(b.lots, l)

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -46,6 +48,31 @@ func TestEveryMutationIsInTheDocument(t *testing.T) {
 	}
 	if rows != len(ms) {
 		t.Errorf("docs/guarantees.md has %d rows for %d mutations", rows, len(ms))
+	}
+}
+
+// A test that is renamed, or goes, leaves a guarantee that nothing holds: that
+// shows here, and not only when the mutations are run.
+func TestEveryMutationNamesATest(t *testing.T) {
+	ms, err := table(guarantees, "../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range ms {
+		files, err := filepath.Glob(filepath.Join("../..", m.Package, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stands := slices.ContainsFunc(files, func(name string) bool {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Error(err)
+			}
+			return strings.Contains(string(text), "\nfunc "+m.Test+"(")
+		})
+		if !stands {
+			t.Errorf("%s %s: there is no %s in %s", m.Guarantee, m.Name, m.Test, m.Package)
+		}
 	}
 }
 

@@ -12,10 +12,10 @@
 //   - What an operation costs is processor time, of a process for each run, never
 //     time on the clock, and never compared with a stored figure: both commits
 //     run in turn, on this machine, as often, and of each its cheapest run counts.
-//     What a run costs that makes one operation is taken off, so what a benchmark
-//     prepares is not counted. What looks dearer than it may be is measured again,
-//     several times, before it counts: others on the machine make runs dearer,
-//     never cheaper.
+//     What a benchmark prepares is in a run, so a run makes many operations, or the
+//     benchmark tells what they cost. What looks dearer than it may be is measured
+//     again, several times, before it counts: others on the machine make runs
+//     dearer, never cheaper.
 //
 // It finds gross regressions only: half as much again. A commit that this clone
 // does not have, a shallow one for example, is said and not compared with; the

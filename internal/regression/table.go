@@ -27,7 +27,8 @@ type Benchmark struct {
 	Package string `json:"package"` // as go test takes it, from the root: ./pipeline/wire
 	Name    string `json:"name"`    // without the word Benchmark: DecodeInput/binary
 	// Times is how many operations a run makes, at least 2: always as many, since
-	// what is allocated once is shared by all. A run should take about a tenth of a
+	// what is prepared and allocated once is shared by all, and so many that it is
+	// the smaller part by far. Beyond that a run should take about a tenth of a
 	// second: of many short ones one is left in peace sooner than of few long ones.
 	Times int `json:"times"`
 	// Paired tells that its processor time is compared, too.

@@ -27,6 +27,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -85,6 +86,11 @@ type Hot struct {
 	pushedTTL time.Duration
 	settled   settled
 	metrics   *metrics
+	// plainly tells that views are read by transactions of plain commands where
+	// that can be.
+	plainly bool
+	// scripted is for how many pipelines of views that is not tried.
+	scripted atomic.Int32
 }
 
 // New checks cfg and gives a Hot. It starts nothing and asks Redis nothing.
@@ -113,6 +119,7 @@ func New(cfg Config) (*Hot, error) {
 		redis: cfg.Redis, space: cfg.Space, runner: keyspace.NewRunner(cfg.Redis), decode: cfg.Decode,
 		answerTTL: cfg.AnswerTTL, pushedTTL: cfg.PushedTTL, metrics: newMetrics(cfg.Registerer),
 	}
+	h.plainly = h.runner.Together()
 	h.settled.wait = cfg.SettleWait
 	if h.settled.wait == 0 {
 		h.settled.wait = DefaultSettleWait

@@ -62,9 +62,7 @@ func TestViewsWaitForABatchThatIsUnderWay(t *testing.T) {
 // patience makes Views wait for so long.
 func (e *env) patience(d time.Duration) {
 	e.tb.Helper()
-	var err error
-	e.Hot, err = hot.New(hot.Config{Redis: e.client, Space: e.space, Decode: decode, SettleWait: d})
-	if err != nil {
-		e.tb.Fatal(err)
-	}
+	e.Hot = e.hot(hot.Config{Redis: e.client, SettleWait: d})
+	e.scripted = e.hot(hot.Config{Redis: e.unseen, SettleWait: d})
+	e.scripted.ByScript()
 }

@@ -13,7 +13,7 @@ import (
 // the script is to be asked for: all of a transaction of which anything is not as
 // expected, so that there is one way only to what is wrong.
 func (h *Hot) viewPlain(ctx context.Context, asks []Ask, todo []int, views []watermark.View, take func(i int, p place, outcome string)) (left []int, err error) {
-	replies, token, usable, err := h.runner.Read(ctx, h.space.Incarnation, h.viewReads(asks, todo))
+	replies, token, usable, err := h.viewReads(ctx, asks, todo).Run(ctx, h.space.Incarnation)
 	if err != nil {
 		return nil, failed("view", asks[todo[0]].Conversation, err)
 	}
@@ -91,49 +91,42 @@ var (
 // commands of readPlain for each of its asks, and at the end one that asks whether
 // there are any own messages.
 //
-// What words there are stands in one list, and those that are not the same for all
-// are pointed to, since a word by value costs an allocation.
-func (h *Hot) viewReads(asks []Ask, todo []int) []keyspace.Transaction {
+// Words that are not the same for all are pointed to, since a word by value costs
+// an allocation.
+func (h *Hot) viewReads(ctx context.Context, asks []Ask, todo []int) *keyspace.Reads {
 	keys, peers := h.viewKeys(asks, todo)
-	n := len(todo)/viewsTogether + 1
-	words := make([]any, 0, len(todo)*(len(wordsOfMeta)+14)+n)
-	commands := make([][]any, 0, len(todo)*4+n)
-	from := 0
-	add := func() {
-		commands = append(commands, words[from:len(words):len(words)])
-		from = len(words)
-	}
-	all := make([]keyspace.Transaction, 0, n)
+	keysOf := func(k int) []string { return keys[k*len(viewParts) : (k+1)*len(viewParts)] }
+	reads := h.runner.Reads(ctx)
 	for first := 0; first < len(todo); first += viewsTogether {
-		begin := len(commands)
 		last := min(first+viewsTogether, len(todo))
 		for k := first; k < last; k++ {
 			user, peer := (*string)(&asks[todo[k]].User), &peers[k]
-			key := keys[k*len(viewParts) : (k+1)*len(viewParts)]
-			words = append(append(words, hmget, &key[0]), wordsOfMeta...)
-			add()
+			key := keysOf(k)
+			reads.Words(hmget, &key[0])
+			reads.Words(wordsOfMeta...)
+			reads.Command()
 			if *peer != "" {
-				words = append(words, hmget, &key[1], user, peer)
-				add()
-				words = append(words, zmscore, &key[3], user, peer)
-				add()
+				reads.Words(hmget, &key[1], user, peer)
+				reads.Command()
+				reads.Words(zmscore, &key[3], user, peer)
+				reads.Command()
 			} else if *user != "" {
-				words = append(words, hmget, &key[1], user)
-				add()
+				reads.Words(hmget, &key[1], user)
+				reads.Command()
 			}
 			if *user != "" {
-				words = append(words, zscore, &key[2], user)
-				add()
+				reads.Words(zscore, &key[2], user)
+				reads.Command()
 			}
 		}
-		words = append(words, exists)
+		reads.Words(exists)
 		for k := first; k < last; k++ {
-			words = append(words, &keys[(k+1)*len(viewParts)-1])
+			reads.Words(&keysOf(k)[4])
 		}
-		add()
-		all = append(all, commands[begin:])
+		reads.Command()
+		reads.Transaction(ctx)
 	}
-	return all
+	return reads
 }
 
 // readPlain reads what was answered to the commands of viewReads for one ask.
@@ -142,13 +135,16 @@ func readPlain(r *keyspace.Reply, token, user, peer string) (said viewSaid) {
 	r.ListOf(len(wordsOfMeta))
 	inc, hasInc := r.Text()
 	state, hasState := r.Text()
-	for _, field := range []*string{&said.token, &said.min, &said.max, &said.time, &said.policy, &said.place, &said.repair, &said.from} {
+	for _, field := range []*string{&said.token, &said.min, &said.max, &said.time, &said.policy, &said.place} {
 		*field, _ = r.Text()
 	}
-	full, _ := r.Text()
-	if said.repair == "" || said.repair == "0" {
+	var repaired bool
+	said.repair, repaired = r.Text()
+	said.from, _ = r.Text()
+	if !repaired || said.repair == "0" {
 		said.from = ""
 	}
+	full, _ := r.Text()
 	known := true
 	if peer != "" {
 		r.ListOf(2)

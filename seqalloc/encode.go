@@ -30,6 +30,7 @@ type arguments struct {
 	ints  []int64
 	made  []byte // texts that are put together here, all of them in one string at last
 	parts []part
+	last  map[watermark.UserID]int // of senders, used again
 
 	of     watermark.Partition // the last one that was named, and its name
 	called string
@@ -145,8 +146,44 @@ func (a *arguments) plain(l *Allocator, batches []watermark.Batch, group []int, 
 		a.int(b.Inputs[0].Origin.Offset)
 		a.int(b.Inputs[len(b.Inputs)-1].Origin.Offset)
 		a.words = append(a.words, len(b.Inputs))
+		a.int(newest(b.Inputs))
+		if len(b.Inputs) == 1 {
+			a.text(string(b.Inputs[0].Message.Sender))
+		} else {
+			a.senders(b.Inputs)
+		}
 		for k := range b.Inputs {
-			a.message(l, &b.Inputs[k])
+			m := b.Inputs[k].Message
+			a.idAndHash(m)
+			a.content(l, m)
+		}
+	}
+}
+
+// newest gives the highest time of messages.
+func newest(inputs []watermark.Input) int64 {
+	t := inputs[0].Message.RecordTime
+	for i := range inputs {
+		t = max(t, inputs[i].Message.RecordTime)
+	}
+	return t
+}
+
+// senders adds who sent the inputs, which are messages: how many users, and each
+// with the place of its last one, from 1 on.
+func (a *arguments) senders(inputs []watermark.Input) {
+	if a.last == nil {
+		a.last = make(map[watermark.UserID]int)
+	}
+	clear(a.last)
+	for i := range inputs {
+		a.last[inputs[i].Message.Sender] = i + 1
+	}
+	a.words = append(a.words, len(a.last))
+	for i := range inputs {
+		if u := inputs[i].Message.Sender; a.last[u] == i+1 {
+			a.text(string(u))
+			a.int(int64(i + 1))
 		}
 	}
 }
@@ -201,6 +238,13 @@ func (a *arguments) input(l *Allocator, conv watermark.ConversationID, in *water
 func (a *arguments) message(l *Allocator, in *watermark.Input) {
 	m := in.Message
 	a.text(string(m.Sender))
+	a.idAndHash(m)
+	a.int(m.RecordTime)
+	a.content(l, m)
+}
+
+// idAndHash adds what ids0 and ids1 have of a message, but for its seq.
+func (a *arguments) idAndHash(m *watermark.Message) {
 	from := len(a.made)
 	a.made = append(a.made, m.Sender...)
 	a.made = append(a.made, '/')
@@ -209,8 +253,11 @@ func (a *arguments) message(l *Allocator, in *watermark.Input) {
 	from = len(a.made)
 	a.made = append(a.made, m.Hash[:]...)
 	a.make(from)
-	a.int(m.RecordTime)
-	from = len(a.made)
+}
+
+// content adds header and body, as the log has them.
+func (a *arguments) content(l *Allocator, m *watermark.Message) {
+	from := len(a.made)
 	var header int
 	a.made, header = l.encode(a.made, m)
 	a.parts = append(a.parts, part{len(a.words), from, from + header}, part{len(a.words) + 1, from + header, len(a.made)})

@@ -5,8 +5,11 @@
 --       3 field of the meta that has the input partition's mark
 --       4 place and number of the batches, '' = none, see 'bt' in malloc.lua
 --       and for each conversation <floor> <offset of its first input> <offset
---       of its last one> <number of messages>, and for each message <user> <id>
---       <hash> <time> <header> <body>
+--       of its last one> <number of messages> <newest time>, then
+--         of one message   <user> <id> <hash> <header> <body>
+--         of several       <number of users>, for each of them <user> <place of
+--                          its last message, from 1>, and for each message
+--                          <id> <hash> <header> <body>
 -- Reply for each conversation: counter and minimum behind the batch, of which all
 --       messages are accepted with the seqs up to the counter; 0, 0 where it must go to malloc.
 --
@@ -34,7 +37,8 @@ local function open(text, full)
 end
 
 -- Decides the batch of the conversation whose keys begin at k and whose
--- arguments begin at a.
+-- arguments begin at a. What is asked once for a batch is not handed over with
+-- each message: a word takes Redis a third of a microsecond.
 local function decide(k, a, n)
   local META, LOG, IDS = KEYS[k], KEYS[k + 1], KEYS[k + 3]
   local meta = call('HMGET', META, 'inc', 'st', 'max', 'own', 'base', PART, 'bt', 'lt', 'min', 'full')
@@ -59,37 +63,35 @@ local function decide(k, a, n)
   local had = meta[7]
   if had and (#had > #PLACE or #had == #PLACE and had > PLACE) and PLACE ~= '' then return 0, 0 end
 
-  local MEM, user, seq, added = KEYS[k + 2], ARGV[a + 4], nil, nil
-  local text = call('HGET', MEM, user)
-  if text ~= '-' and not open(text, meta[10]) then return 0, 0 end
-  local time, newest = tonumber(meta[8] or '0'), meta[8] or '0'
+  local MEM, seq, added = KEYS[k + 2], nil, nil
   if n == 1 then
-    local id = ARGV[a + 5]
+    local user, id = ARGV[a + 5], ARGV[a + 6]
+    local text = call('HGET', MEM, user)
+    if text ~= '-' and not open(text, meta[10]) then return 0, 0 end
     if old == '1' and call('HGET', KEYS[k + 4], id) then return 0, 0 end
     seq = format(max < 2147483647 and '%d' or '%.0f', max + 1)
-    if call('HSETNX', IDS, id, ARGV[a + 6] .. seq) == 0 then return 0, 0 end
+    if call('HSETNX', IDS, id, ARGV[a + 7] .. seq) == 0 then return 0, 0 end
     if type(try('XADD', LOG, seq .. '-0', 'h', ARGV[a + 8], 'b', ARGV[a + 9])) == 'table' then
       call('HDEL', IDS, id)
       return 0, 0
     end
-    if tonumber(ARGV[a + 7]) > time then newest = ARGV[a + 7] end
     added = call('ZADD', KEYS[k + 5], 'GT', seq, user)
   else
     local form = max + n < 2147483648 and '%d' or '%.0f'
-    local ids, new, tops = {}, {}, {} -- tops: user -> its last seq
-    local b = a + 4
+    local marks, b = {}, a + 6
+    for i = 1, 2 * tonumber(ARGV[a + 5]), 2 do
+      local user = ARGV[b]
+      local text = call('HGET', MEM, user)
+      if text ~= '-' and not open(text, meta[10]) then return 0, 0 end
+      marks[i], marks[i + 1] = format(form, max + ARGV[b + 1]), user
+      b = b + 2
+    end
+    local seqs, ids, new, w = {}, {}, {}, b
     for i = 1, n do
-      local u = ARGV[b]
-      if u ~= user and not tops[u] then
-        text = call('HGET', MEM, u)
-        if text ~= '-' and not open(text, meta[10]) then return 0, 0 end
-      end
-      user = u
       seq = format(form, max + i)
-      tops[u] = seq
-      ids[i] = ARGV[b + 1]
-      new[2 * i - 1], new[2 * i] = ARGV[b + 1], ARGV[b + 2] .. seq
-      b = b + 6
+      seqs[i], ids[i] = seq, ARGV[w]
+      new[2 * i - 1], new[2 * i] = ARGV[w], ARGV[w + 1] .. seq
+      w = w + 4
     end
     local sent = call('HMGET', IDS, unpack(ids))
     for i = 1, n do
@@ -106,26 +108,21 @@ local function decide(k, a, n)
       call('HDEL', IDS, unpack(ids))
       return 0, 0
     end
-    b = a + 7
     for i = 1, n do
-      if type(try('XADD', LOG, format(form, max + i) .. '-0', 'h', ARGV[b + 1], 'b', ARGV[b + 2])) == 'table' then
+      if type(try('XADD', LOG, seqs[i] .. '-0', 'h', ARGV[b + 2], 'b', ARGV[b + 3])) == 'table' then
         -- Where a later one is turned down the log is ahead of the counter, and
         -- malloc says cold.
         call('HDEL', IDS, unpack(ids))
         return 0, 0
       end
-      local t = tonumber(ARGV[b])
-      if t > time then time, newest = t, ARGV[b] end
-      b = b + 6
-    end
-    local marks, m = {}, 0
-    for who, top in pairs(tops) do
-      marks[m + 1], marks[m + 2], m = top, who, m + 2
+      b = b + 4
     end
     added = call('ZADD', KEYS[k + 5], 'GT', unpack(marks))
   end
   if added > 0 then call('EXPIRE', KEYS[k + 5], EXPIRY) end
 
+  local newest = meta[8] or '0'
+  if tonumber(ARGV[a + 4]) > tonumber(newest) then newest = ARGV[a + 4] end
   if PLACE == '' then
     call('HSET', META, 'max', seq, PART, ARGV[a + 2], 'lt', newest)
   else
@@ -142,6 +139,6 @@ local out, a = {}, 5
 for c = 1, #KEYS / 6 do
   local n = tonumber(ARGV[a + 3])
   out[2 * c - 1], out[2 * c] = decide(6 * c - 5, a, n)
-  a = a + 4 + 6 * n
+  a = a + (n == 1 and 10 or 6 + 2 * ARGV[a + 5] + 4 * n)
 end
 return out

@@ -238,3 +238,52 @@ func TestDamagedRepliesOfTheShortWayAreFatal(t *testing.T) {
 		}
 	}
 }
+
+// What a batch says once for all of its messages: who sent them, and how far each
+// of them has read by it, and the newest time, whatever the order of the times is.
+// The next batch of the call has senders of its own.
+func TestSendersOfABatchAreToldOnce(t *testing.T) {
+	onEachRedis(t, func(t *testing.T, x *fixture) {
+		convs := groups(3)
+		x.warmAll(t, convs)
+		// Those that are warm and empty go the long way once.
+		warm := make([]watermark.Batch, len(convs))
+		for i, c := range convs {
+			warm[i] = watermark.Batch{Conversation: c, Inputs: x.sends("first", 1)}
+		}
+		_, err := x.Malloc(t.Context(), warm)
+		check(t, err)
+
+		senders := [][]watermark.UserID{{"a", "b", "a", "c"}, {"d", "d"}, {"e", "f", "g", "f", "e"}}
+		marks := []map[string]float64{{"first": 1, "a": 4, "b": 3, "c": 5}, {"first": 1, "d": 3}, {"first": 1, "e": 6, "f": 5, "g": 4}}
+		batches := make([]watermark.Batch, len(convs))
+		for i, c := range convs {
+			batches[i].Conversation = c
+			for k, u := range senders[i] {
+				in := x.sends(u, 1)[0]
+				in.Message.RecordTime = int64(5000 + 100*i - 10*k)
+				batches[i].Inputs = append(batches[i].Inputs, in)
+			}
+		}
+		allocs, err := x.Malloc(t.Context(), batches)
+		check(t, err)
+		for i, c := range convs {
+			if want := watermark.Seq(1 + len(senders[i])); allocs[i].Max != want {
+				t.Errorf("%s: up to %d, want %d: %+v", c, allocs[i].Max, want, allocs[i])
+			}
+			read, err := x.client.ZRangeWithScores(t.Context(), x.space.Key(c, keyspace.Read), 0, -1).Result()
+			check(t, err)
+			got := make(map[string]float64)
+			for _, z := range read {
+				got[z.Member.(string)] = z.Score
+			}
+			if d := cmp.Diff(marks[i], got); d != "" {
+				t.Errorf("%s: read (-want +got):\n%s", c, d)
+			}
+			last, err := x.client.HGet(t.Context(), x.space.Key(c, keyspace.Meta), "lt").Int64()
+			if check(t, err); last != int64(5000+100*i) {
+				t.Errorf("%s: last time %d, want %d", c, last, 5000+100*i)
+			}
+		}
+	})
+}

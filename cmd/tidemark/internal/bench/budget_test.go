@@ -134,14 +134,18 @@ func (a *answers) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPi
 // decide answers EVALSHA sha n keys... arguments... of plain batches, as plain.lua
 // does: each message gets the next seq of its conversation.
 func (a *answers) decide(args []any) (reply []any) {
-	const perConversation, perMessage = 6, 6 // keys, words
+	const perConversation = 6 // keys
 	keys := args[2].(int)
 	at := 3 + keys + 4
 	for k := 3; k < 3+keys; k += perConversation {
 		key, n := *args[k].(*string), args[at+3].(int)
 		a.seqs[key] += int64(n)
 		reply = append(reply, a.seqs[key], int64(0))
-		at += 4 + perMessage*n
+		if n == 1 {
+			at += 10
+		} else {
+			at += 6 + 2*args[at+5].(int) + 4*n
+		}
 	}
 	return reply
 }

@@ -21,11 +21,14 @@ const (
 	// maxProbes bounds the messages that are looked for at once.
 	maxProbes = 512
 	// probeEvery is the least pause between two looks for one of them. The pause
-	// grows to an eighth of how old the message is: what a look finds is then late
-	// by an eighth at most, and a system that falls behind is not asked a thousand
+	// grows to an eighth of how old the message is, for history, which is seconds
+	// behind on purpose, to a third, half a second at most: what a look finds is then late
+	// by so much at most, and a system that falls behind is not asked a thousand
 	// times a second for each message that it owes, which would be most of its work.
-	probeEvery = time.Millisecond
-	probeShare = 8
+	probeEvery   = time.Millisecond
+	probeShare   = 8
+	historyShare = 3
+	historyPause = time.Second / 2
 	// followEvery is the pause between two looks at the log. What is seen is late by
 	// so much at most; without it the generator's fetches would be more than those of
 	// any role.
@@ -162,7 +165,7 @@ func (o *observer) record(ctx context.Context, rec watermark.Record, clock *cloc
 // probe looks for one message in history and by a pull.
 func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv watermark.ConversationID, m *watermark.Message) {
 	seq, user := m.Seq, m.Sender
-	look := func(h *hist, there func(context.Context) (bool, error)) {
+	look := func(h *hist, pauseAt func(age time.Duration) time.Duration, there func(context.Context) (bool, error)) {
 		select {
 		case o.probing <- struct{}{}:
 		default:
@@ -180,7 +183,7 @@ func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv waterm
 					h.add(time.Since(clock.intended(n)))
 					return
 				}
-				pause.Reset(max(probeEvery, time.Since(clock.intended(n))/probeShare))
+				pause.Reset(max(probeEvery, pauseAt(time.Since(clock.intended(n)))))
 				select {
 				case <-ctx.Done():
 					o.gone.Add(1)
@@ -191,13 +194,14 @@ func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv waterm
 		})
 	}
 	if o.sys.history != nil {
-		look(o.persisted, func(ctx context.Context) (bool, error) {
+		rarely := func(age time.Duration) time.Duration { return min(age/historyShare, historyPause) }
+		look(o.persisted, rarely, func(ctx context.Context) (bool, error) {
 			ms, err := o.sys.history.Messages(ctx, conv, watermark.Interval{First: seq, Last: seq}, 1)
 			return len(ms) > 0, err
 		})
 	}
 	if o.sys.sync != nil {
-		look(o.pullable, func(ctx context.Context) (bool, error) {
+		look(o.pullable, func(age time.Duration) time.Duration { return age / probeShare }, func(ctx context.Context) (bool, error) {
 			res, err := o.sys.sync.Pull(ctx, &tidemarkv1.PullRequest{
 				User: string(user), Ranges: []*tidemarkv1.PullRange{{Conversation: string(conv), Begin: int64(seq), End: int64(seq)}},
 			})

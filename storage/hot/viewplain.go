@@ -20,7 +20,6 @@ func (h *Hot) viewPlain(ctx context.Context, asks []Ask, todo []int, views []wat
 	if !usable {
 		return todo, nil
 	}
-	owned := false
 	var places [viewsTogether]place
 	var outcomes [viewsTogether]string
 	var some int
@@ -43,7 +42,6 @@ func (h *Hot) viewPlain(ctx context.Context, asks []Ask, todo []int, views []wat
 			damaged = r.End()
 		}
 		if damaged != nil || own != "0" {
-			owned = owned || damaged == nil
 			left = append(left, part...)
 			continue
 		}
@@ -51,15 +49,15 @@ func (h *Hot) viewPlain(ctx context.Context, asks []Ask, todo []int, views []wat
 			take(i, places[k], outcomes[k])
 		}
 	}
-	if owned {
+	if len(left) > 0 {
 		h.scripted.Store(scriptedNext)
 	}
 	return left, nil
 }
 
-// scriptedNext is how many pipelines go to the script at once after one that met
-// own messages: where there are many nobody asks twice, and where there are none
-// any more hardly anybody asks the script.
+// scriptedNext is how many pipelines go to the script at once after one of which
+// it had to be asked for something: where there are many own messages, or something
+// between here and Redis knows no transactions, hardly anybody asks twice.
 const scriptedNext = 16
 
 // plainNext tells whether to try the plain way for the next pipeline.

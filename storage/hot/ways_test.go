@@ -160,8 +160,8 @@ func TestWhatPlainCommandsDoNotCoverTheScriptDoes(t *testing.T) {
 	}{
 		"nothing":             {func(*env, watermark.ConversationID) {}, "", 0, 0},
 		"a list of own":       {func(e *env, c watermark.ConversationID) { e.do("ZADD", e.space.Key(c, keyspace.Own), 0, "x") }, "", 1, 3},
-		"a damaged member":    {func(e *env, c watermark.ConversationID) { e.do("HSET", e.space.Key(c, keyspace.Members), "ann", "x") }, "reply", 1, 1},
-		"a key of other type": {func(e *env, c watermark.ConversationID) { e.do("SET", e.space.Key(c, keyspace.Members), "x") }, keyspace.ReasonScript, 1, 1},
+		"a damaged member":    {func(e *env, c watermark.ConversationID) { e.do("HSET", e.space.Key(c, keyspace.Members), "ann", "x") }, "reply", 1, 3},
+		"a key of other type": {func(e *env, c watermark.ConversationID) { e.do("SET", e.space.Key(c, keyspace.Members), "x") }, keyspace.ReasonScript, 1, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)

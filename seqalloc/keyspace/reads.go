@@ -19,10 +19,11 @@ type Reads struct {
 	words  []any // of all commands, one after another
 	from   int   // where those of the command begin that is being written
 	queued []queued
-	answer *redis.StatusCmd
-	cmds   []redis.Cmder
-	exec   []*redis.RawCmd
-	sizes  []int // commands of each transaction
+	// What is answered to every MULTI, and to every command behind one.
+	begun, answer *redis.StatusCmd
+	cmds          []redis.Cmder
+	exec          []*redis.RawCmd
+	sizes         []int // commands of each transaction
 }
 
 // A list of 10,000 views is 40,000 commands; what they are written into is used
@@ -33,7 +34,7 @@ var allReads = sync.Pool{New: func() any { return new(Reads) }}
 func (r *Runner) Reads(ctx context.Context) *Reads {
 	reads := allReads.Get().(*Reads)
 	reads.runner = r
-	reads.answer = redis.NewStatusCmd(ctx)
+	reads.begun, reads.answer = redis.NewStatusCmd(ctx), redis.NewStatusCmd(ctx)
 	return reads
 }
 
@@ -44,9 +45,9 @@ func (r *Reads) Words(words ...any) { r.words = append(r.words, words...) }
 func (r *Reads) Command() {
 	if len(r.sizes) == len(r.exec) { // the first of its transaction
 		r.sizes = append(r.sizes, 0)
-		r.queue(multi)
+		r.queue(r.begun, multi)
 	}
-	r.queue(r.words[r.from:len(r.words):len(r.words)])
+	r.queue(r.answer, r.words[r.from:len(r.words):len(r.words)])
 	r.from = len(r.words)
 	r.sizes[len(r.sizes)-1]++
 }
@@ -55,12 +56,14 @@ func (r *Reads) Command() {
 func (r *Reads) Transaction(ctx context.Context) {
 	exec := redis.NewRawCmd(ctx, "exec")
 	r.exec = append(r.exec, exec)
-	r.queue(nil)
+	r.queue(nil, nil)
 }
 
 var multi = []any{"multi"}
 
-func (r *Reads) queue(words []any) { r.queued = append(r.queued, queued{r.answer, words}) }
+func (r *Reads) queue(answer *redis.StatusCmd, words []any) {
+	r.queued = append(r.queued, queued{answer, words})
+}
 
 // queued is a command within a transaction. The server answers to it that it was
 // queued, or why not, and then it answers to the transaction that it was aborted.
@@ -75,7 +78,10 @@ type queued struct {
 func (q *queued) Args() []any { return q.words }
 
 // Name is for those who look at what is sent.
-func (q *queued) Name() string { return fmt.Sprint(q.words[0]) }
+func (q *queued) Name() string {
+	name, _ := q.words[0].(string)
+	return name
+}
 
 // Run runs the transactions in one pipeline and gives their replies, in order; r
 // is not to be used any more. token is the one that the server had all the while:
@@ -104,10 +110,15 @@ func (r *Reads) Run(ctx context.Context, given string) (replies []Reply, token s
 	}
 	pipe := r.runner.client.Pipeline()
 	_ = pipe.BatchProcess(ctx, r.cmds...) // they are put into the pipeline, which cannot fail
-	if _, err := pipe.Exec(ctx); err != nil {
-		if _, answered := errors.AsType[redis.Error](err); !answered {
-			return nil, "", false, fmt.Errorf("read: %w", Classify(err))
-		}
+	_, err = pipe.Exec(ctx)
+	_, answered := errors.AsType[redis.Error](err)
+	_, refused := errors.AsType[redis.Error](r.begun.Err())
+	switch {
+	case refused:
+		// What came behind it was run by itself, and gave who knows what.
+		return make([]Reply, len(r.exec)), token, true, nil
+	case err != nil && !answered:
+		return nil, "", false, fmt.Errorf("read: %w", Classify(err))
 	}
 	if info != nil {
 		if now, err := r.runner.learn(info); err != nil || now != token {

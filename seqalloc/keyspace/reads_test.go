@@ -218,6 +218,37 @@ func TestReadsThatAreNotAnsweredAreTransient(t *testing.T) {
 	run(ctx, keyspace.ReasonContext)
 }
 
+// A reply is read as a text and a list of one text.
+func TestAReplyIsWhatWasExpected(t *testing.T) {
+	for text, good := range map[string]bool{
+		"*2\r\n$1\r\na\r\n*1\r\n:7\r\n":         true,
+		"*2\r\n$-1\r\n*1\r\n,1.5\r\n":           true,
+		"*2\r\n_\r\n*1\r\n$2\r\n\r\n\r\n":       true,
+		"*2\r\n$1\r\na\r\n*1\r\n:7\r\n:8\r\n":   false, // more
+		"*2\r\n$1\r\na\r\n*1\r\n":               false, // less
+		"*3\r\n$1\r\na\r\n*1\r\n:7\r\n":         false,
+		"*2\r\n$1\r\na\r\n*2\r\n:7\r\n:8\r\n":   false,
+		"*2\r\n$1\r\nab\r\n*1\r\n:7\r\n":        false,
+		"*2\r\n-WRONGTYPE\r\n*1\r\n:7\r\n":      false,
+		"*2\r\n*0\r\n*1\r\n:7\r\n":              false,
+		"*2\n$1\na\n*1\n:7\n":                   false,
+		"*-1\r\n":                               false,
+		"-EXECABORT Transaction discarded.\r\n": false,
+		"*2\r\n$9223372036854775807\r\na":       false,
+		"*9223372036854775807\r\n":              false,
+		"*2\r\n$-2\r\n*1\r\n:7\r\n":             false,
+		"":                                      false,
+	} {
+		r := keyspace.NewReply(text, 2)
+		r.Text()
+		r.ListOf(1)
+		r.Text()
+		if err := r.End(); (err == nil) != good {
+			t.Errorf("%q: %v, want it to be good: %v", text, err, good)
+		}
+	}
+}
+
 func FuzzReply(f *testing.F) {
 	for _, s := range []string{
 		"*2\r\n$1\r\na\r\n*1\r\n:7\r\n", "*2\r\n$-1\r\n*0\r\n", "*2\r\n_\r\n*2\r\n,1.5\r\n$0\r\n\r\n", "-EXECABORT no\r\n", "*-1\r\n", "",

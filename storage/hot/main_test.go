@@ -42,6 +42,7 @@ type env struct {
 	space       keyspace.Space
 	incarnation string // what the server's scripts believe in
 	reg         *prometheus.Registry
+	scriptedReg *prometheus.Registry
 	trips       *roundTrips
 	calls       *scriptCalls
 	embedded    *miniredis.Miniredis // nil with a real server

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tidemark-im/tidemark/storage/hot"
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -62,7 +64,8 @@ func TestViewsWaitForABatchThatIsUnderWay(t *testing.T) {
 // patience makes Views wait for so long.
 func (e *env) patience(d time.Duration) {
 	e.tb.Helper()
-	e.Hot = e.hot(hot.Config{Redis: e.client, SettleWait: d})
-	e.scripted = e.hot(hot.Config{Redis: e.unseen, SettleWait: d})
+	e.reg, e.scriptedReg = prometheus.NewRegistry(), prometheus.NewRegistry()
+	e.Hot = e.hot(hot.Config{Redis: e.client, SettleWait: d, Registerer: e.reg})
+	e.scripted = e.hot(hot.Config{Redis: e.unseen, SettleWait: d, Registerer: e.scriptedReg})
 	e.scripted.ByScript()
 }

@@ -77,7 +77,7 @@ func (h *Hot) Views(ctx context.Context, asks []Ask) (views []watermark.View, er
 // A page of a list is asked for in several pipelines at once, so that views are
 // read here while Redis makes the next ones.
 const (
-	viewEntries   = 250
+	viewEntries   = 125
 	viewPipelines = 4
 )
 

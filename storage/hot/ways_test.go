@@ -9,6 +9,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
 	"github.com/tidemark-im/tidemark/internal/fault"
@@ -142,10 +143,31 @@ func TestBothWaysSayTheSame(t *testing.T) {
 		if d := cmp.Diff(scripted, plain); d != "" {
 			rt.Fatalf("the script says otherwise (-script +plain):\n%s", d)
 		}
+		if d := cmp.Diff(outcomes(t, e.scriptedReg), outcomes(t, e.reg)); d != "" {
+			rt.Fatalf("the script counts otherwise (-script +plain):\n%s", d)
+		}
 		if !owns && !damaged && e.calls.n.Load() != 0 {
 			rt.Fatalf("%d script calls, want none", e.calls.n.Load())
 		}
 	})
+}
+
+// outcomes gives what views were counted as.
+func outcomes(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]float64)
+	for _, f := range families {
+		if f.GetName() == "tidemark_hot_views_total" {
+			for _, m := range f.GetMetric() {
+				out[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	return out
 }
 
 // Where there is something that plain commands do not read, the script is asked
@@ -211,6 +233,35 @@ func TestOwnMessagesSendAFewPipelinesToTheScript(t *testing.T) {
 	}
 	if got := e.calls.n.Load() - before; got < 1 || got > views/2 {
 		t.Errorf("%d of %d views were asked of the script", got, views)
+	}
+}
+
+// What refuses transactions, as some proxies do, has the script called, and is
+// not asked for one each time.
+func TestAServerWithoutTransactionsIsServedByTheScript(t *testing.T) {
+	e := newEmbedded(t)
+	asks := askAll(60, "ann")
+	for _, a := range asks {
+		e.meta(a.Conversation, "full", "1")
+	}
+	refused := 0
+	e.embedded.Server().SetPreHook(func(p *server.Peer, cmd string, _ ...string) bool {
+		if strings.EqualFold(cmd, "multi") || strings.EqualFold(cmd, "exec") {
+			refused++
+			p.WriteError("ERR unknown command")
+			return true
+		}
+		return false
+	})
+	for range 10 {
+		views, err := e.Views(t.Context(), asks)
+		if err != nil || views[59].Temperature != watermark.Warm {
+			t.Fatal(views, err)
+		}
+	}
+	e.embedded.Server().SetPreHook(nil)
+	if refused != 4 {
+		t.Errorf("%d commands of transactions were refused, want those of 2 transactions", refused)
 	}
 }
 

@@ -5,9 +5,9 @@
 // It promises:
 //   - What it says about a conversation comes from Redis only while Redis may
 //     be believed about it: its meta stands, is warm, and names the incarnation
-//     of the server that answers. The script that reads checks that, with the
-//     name that the server confirms in the same round trip (see
-//     keyspace.Runner).
+//     of the server that answers, which the server confirms in the same round
+//     trip (see keyspace.Runner). The script that reads checks that; of views
+//     that plain commands read, what came with them in one transaction is.
 //   - Read marks only rise; a member's window never gets older.
 //   - One call is one pipelined round trip for every 1,000 entries (a merge of
 //     very many members takes two), and costs what there is, never what a
@@ -86,8 +86,7 @@ type Hot struct {
 	pushedTTL time.Duration
 	settled   settled
 	metrics   *metrics
-	// plainly tells that views are read by transactions of plain commands where
-	// that can be.
+	// plainly tells that views are read by transactions of plain commands.
 	plainly bool
 	// scripted is for how many pipelines of views that is not tried.
 	scripted atomic.Int32

@@ -3,6 +3,7 @@ package hot_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -112,6 +113,9 @@ func TestBothWaysSayTheSame(t *testing.T) {
 			c := watermark.GroupOf(fmt.Sprint("c", i))
 			if rapid.Bool().Draw(rt, "single") {
 				c = watermark.SingleOf("ann", rapid.SampledFrom([]watermark.UserID{"bob", "peer", ""}).Draw(rt, "peer"))
+			}
+			if slices.Contains(convs, c) {
+				continue
 			}
 			convs = append(convs, c)
 			if rapid.IntRange(0, 4).Draw(rt, "there") == 0 {

@@ -1,8 +1,8 @@
 // Package keyspace is what everybody who speaks to Redis shares: the names of
 // a conversation's keys, the text encodings of what stands in them, the Lua
 // prelude with the one test of whether they may be believed, a runner for many
-// script calls in one round trip, and the sorting of Redis errors into fault
-// classes.
+// script calls, or transactions of plain commands, in one round trip, and the
+// sorting of Redis errors into fault classes.
 //
 // It promises:
 //   - All keys of a conversation carry one hash tag, so a script over them runs
@@ -12,7 +12,7 @@
 //   - redis.Nil never leaves the package; every error that does has a class.
 //
 // It does not know what the scripts do, and keeps no state but the client: all
-// types are safe for concurrent use.
+// types are safe for concurrent use, but for Reads and Reply.
 package keyspace
 
 import (

@@ -13,3 +13,6 @@ func (h *Hot) DecodeMessages(value any) (int, error) {
 	m, err := h.decodeMessages(value)
 	return len(m), err
 }
+
+// ByScript makes Views go to the script alone.
+func (h *Hot) ByScript() { h.plainly = false }

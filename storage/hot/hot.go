@@ -5,9 +5,9 @@
 // It promises:
 //   - What it says about a conversation comes from Redis only while Redis may
 //     be believed about it: its meta stands, is warm, and names the incarnation
-//     of the server that answers. The script that reads checks that, with the
-//     name that the server confirms in the same round trip (see
-//     keyspace.Runner).
+//     of the server that answers, which the server confirms in the same round
+//     trip (see keyspace.Runner). The script that reads checks that; of views
+//     that plain commands read, what came with them in one transaction is.
 //   - Read marks only rise; a member's window never gets older.
 //   - One call is one pipelined round trip for every 1,000 entries (a merge of
 //     very many members takes two), and costs what there is, never what a
@@ -27,6 +27,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -85,6 +86,10 @@ type Hot struct {
 	pushedTTL time.Duration
 	settled   settled
 	metrics   *metrics
+	// plainly tells that views are read by transactions of plain commands.
+	plainly bool
+	// scripted is for how many pipelines of views that is not tried.
+	scripted atomic.Int32
 }
 
 // New checks cfg and gives a Hot. It starts nothing and asks Redis nothing.
@@ -113,6 +118,7 @@ func New(cfg Config) (*Hot, error) {
 		redis: cfg.Redis, space: cfg.Space, runner: keyspace.NewRunner(cfg.Redis), decode: cfg.Decode,
 		answerTTL: cfg.AnswerTTL, pushedTTL: cfg.PushedTTL, metrics: newMetrics(cfg.Registerer),
 	}
+	h.plainly = h.runner.Together()
 	h.settled.wait = cfg.SettleWait
 	if h.settled.wait == 0 {
 		h.settled.wait = DefaultSettleWait

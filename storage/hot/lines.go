@@ -58,29 +58,6 @@ func (l *lines) end() error {
 	return l.err
 }
 
-func (l *lines) number() int64 {
-	n, err := parseNumber(l.text())
-	if err != nil {
-		l.fail(err)
-	}
-	return n
-}
-
-func (l *lines) seq() watermark.Seq { return watermark.Seq(l.number()) }
-
-// member reads a member's text; "" is a user of whom nothing stands there.
-func (l *lines) member(u watermark.UserID) watermark.Member {
-	s := l.text()
-	if s == "" {
-		return watermark.Member{User: u}
-	}
-	m, err := keyspace.ParseMember(u, s)
-	if err != nil {
-		l.fail(fmt.Errorf("member %s: %w", u, err))
-	}
-	return m
-}
-
 // own reads own messages of one user, which are sorted, with "," between.
 func (l *lines) own() []watermark.Seq {
 	s := l.text()

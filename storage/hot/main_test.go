@@ -35,45 +35,87 @@ const (
 // test's own, which is asked for its incarnation.
 type env struct {
 	*hot.Hot
+	scripted    *hot.Hot // reads views by the script alone, and is not counted
 	tb          testing.TB
 	client      *redis.Client
+	unseen      *redis.Client // to the same server, without hooks
 	space       keyspace.Space
 	incarnation string // what the server's scripts believe in
 	reg         *prometheus.Registry
+	scriptedReg *prometheus.Registry
 	trips       *roundTrips
+	calls       *scriptCalls
 	embedded    *miniredis.Miniredis // nil with a real server
 }
 
 func newEnv(tb testing.TB) *env {
 	tb.Helper()
-	e := &env{tb: tb, reg: prometheus.NewRegistry(), trips: &roundTrips{}}
-	addr := os.Getenv("TIDEMARK_TEST_REDIS")
+	return newEnvAt(tb, os.Getenv("TIDEMARK_TEST_REDIS"))
+}
+
+// newEmbedded is for tests that make the server say what it does not mean.
+func newEmbedded(tb testing.TB) *env {
+	tb.Helper()
+	return newEnvAt(tb, "")
+}
+
+func newEnvAt(tb testing.TB, addr string) *env {
+	tb.Helper()
+	e := &env{tb: tb, reg: prometheus.NewRegistry(), trips: &roundTrips{}, calls: &scriptCalls{}}
 	if addr == "" {
 		e.embedded = miniredis.RunT(tb)
 		addr = e.embedded.Addr()
 		e.incarnation, e.space.Incarnation = "this-server", "this-server"
 	}
-	e.client = redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute}) // a loaded machine is slow
-	tb.Cleanup(func() { e.client.Close() })
+	connect := func() *redis.Client {
+		client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute}) // a loaded machine is slow
+		tb.Cleanup(func() { client.Close() })
+		return client
+	}
+	e.client, e.unseen = connect(), connect()
 	e.space.Prefix = fmt.Sprintf("t%x:", rand.Uint64())
 	if e.incarnation == "" {
 		text := e.must(e.client.Info(context.Background(), "replication").Result())
 		_, rest, _ := strings.Cut(text, "master_replid:")
 		e.incarnation, _, _ = strings.Cut(rest, "\r\n")
+		prefix := e.space.Prefix
 		tb.Cleanup(func() {
-			keys, _ := e.client.Keys(context.Background(), e.space.Prefix+"*").Result()
+			keys, _ := e.client.Keys(context.Background(), prefix+"*").Result()
 			if len(keys) > 0 {
 				e.client.Del(context.Background(), keys...)
 			}
 		})
 	}
-	var err error
-	e.Hot, err = hot.New(hot.Config{Redis: e.client, Space: e.space, Decode: decode, Registerer: e.reg})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	e.Hot = e.hot(hot.Config{Redis: e.client, Registerer: e.reg})
+	e.scripted = e.hot(hot.Config{Redis: e.unseen})
+	e.scripted.ByScript()
 	e.client.AddHook(e.trips)
+	e.client.AddHook(e.calls)
 	return e
+}
+
+// anew begins with nothing, on the same server; views wait for no batch.
+func (e *env) anew() {
+	e.tb.Helper()
+	e.space.Prefix += "+"
+	e.patience(1)
+	e.calls.n.Store(0)
+}
+
+// hot gives a Hot that knows the token of the server.
+func (e *env) hot(cfg hot.Config) *hot.Hot {
+	e.tb.Helper()
+	cfg.Space, cfg.Decode = e.space, decode
+	h, err := hot.New(cfg)
+	if err != nil {
+		e.tb.Fatal(err)
+	}
+	if e.space.Incarnation == "" {
+		if err := h.RaiseReads(e.tb.Context(), []watermark.MemberRow{{Conversation: "group:none", Member: watermark.Member{Read: 1}}}); err != nil {
+			e.tb.Fatal(err)
+		}
+	}
+	return h
 }
 
 func (e *env) must(s string, err error) string {
@@ -149,11 +191,7 @@ func (e *env) revoke(c watermark.ConversationID, seq watermark.Seq) {
 // view asks for one view.
 func (e *env) view(c watermark.ConversationID, u watermark.UserID) watermark.View {
 	e.tb.Helper()
-	views, err := e.Views(e.tb.Context(), []hot.Ask{{Conversation: c, User: u}})
-	if err != nil {
-		e.tb.Fatal(err)
-	}
-	return views[0]
+	return e.views([]hot.Ask{{Conversation: c, User: u}})[0]
 }
 
 func (e *env) raise(c watermark.ConversationID, m watermark.Member) {

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tidemark-im/tidemark/storage/hot"
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -62,9 +64,8 @@ func TestViewsWaitForABatchThatIsUnderWay(t *testing.T) {
 // patience makes Views wait for so long.
 func (e *env) patience(d time.Duration) {
 	e.tb.Helper()
-	var err error
-	e.Hot, err = hot.New(hot.Config{Redis: e.client, Space: e.space, Decode: decode, SettleWait: d})
-	if err != nil {
-		e.tb.Fatal(err)
-	}
+	e.reg, e.scriptedReg = prometheus.NewRegistry(), prometheus.NewRegistry()
+	e.Hot = e.hot(hot.Config{Redis: e.client, SettleWait: d, Registerer: e.reg})
+	e.scripted = e.hot(hot.Config{Redis: e.unseen, SettleWait: d, Registerer: e.scriptedReg})
+	e.scripted.ByScript()
 }

@@ -77,7 +77,7 @@ func (h *Hot) Views(ctx context.Context, asks []Ask) (views []watermark.View, er
 // A page of a list is asked for in several pipelines at once, so that views are
 // read here while Redis makes the next ones.
 const (
-	viewEntries   = 250
+	viewEntries   = 125
 	viewPipelines = 4
 )
 
@@ -124,6 +124,28 @@ func (h *Hot) viewAll(ctx context.Context, asks []Ask, todo []int, views []water
 
 // viewSome is viewAll for one pipeline; places are the batches of open.
 func (h *Hot) viewSome(ctx context.Context, asks []Ask, todo []int, views []watermark.View, outcomes []string) (open []int, places []place, err error) {
+	take := func(i int, p place, outcome string) {
+		outcomes[i] = outcome
+		if !h.settled.has(p) {
+			open, places = append(open, i), append(places, p)
+		}
+	}
+	if h.plainNext() {
+		if todo, err = h.viewPlain(ctx, asks, todo, views, take); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := h.viewScripted(ctx, asks, todo, views, take); err != nil {
+		return nil, nil, err
+	}
+	return open, places, nil
+}
+
+// viewScripted asks the script for the views that todo names.
+func (h *Hot) viewScripted(ctx context.Context, asks []Ask, todo []int, views []watermark.View, take func(i int, p place, outcome string)) error {
+	if len(todo) == 0 {
+		return nil
+	}
 	calls, first := h.viewCalls(asks, todo)
 	for c, res := range h.runner.Run(ctx, calls) {
 		some := todo[first[c]:first[c+1]]
@@ -133,23 +155,18 @@ func (h *Hot) viewSome(ctx context.Context, asks []Ask, todo []int, views []wate
 			texts, err = list(res.Value, len(some))
 		}
 		if err != nil {
-			return nil, nil, failed("view", asks[some[0]].Conversation, err)
+			return failed("view", asks[some[0]].Conversation, err)
 		}
 		for k, i := range some {
 			text, _ := texts[k].(string)
-			v := &views[i]
-			*v = watermark.View{}
-			p, outcome, err := decodeView(&asks[i], text, v)
+			p, outcome, err := decodeView(&asks[i], text, &views[i])
 			if err != nil {
-				return nil, nil, failed("view", asks[i].Conversation, err)
+				return failed("view", asks[i].Conversation, err)
 			}
-			outcomes[i] = outcome
-			if !h.settled.has(p) {
-				open, places = append(open, i), append(places, p)
-			}
+			take(i, p, outcome)
 		}
 	}
-	return open, places, nil
+	return nil
 }
 
 // viewCalls gives the script calls for the asks that todo names: call c is about
@@ -159,14 +176,7 @@ func (h *Hot) viewCalls(asks []Ask, todo []int) (calls []keyspace.Call, first []
 	if h.runner.Together() {
 		together = viewsTogether
 	}
-	convs := make([]watermark.ConversationID, len(todo))
-	peers := make([]string, len(todo))
-	for k, i := range todo {
-		convs[k] = asks[i].Conversation
-		peer, _ := asks[i].Conversation.Peer(asks[i].User)
-		peers[k] = string(peer)
-	}
-	keys := h.space.FlatKeys(convs, viewParts)
+	keys, peers := h.viewKeys(asks, todo)
 	n := len(todo)/together + 1
 	calls, first = make([]keyspace.Call, 0, n), make([]int, 0, n+1)
 	for from := 0; from < len(todo); {
@@ -189,51 +199,37 @@ func (h *Hot) viewCalls(asks []Ask, todo []int) (calls []keyspace.Call, first []
 	return calls, append(first, len(todo))
 }
 
-// decodeView reads one text of view.lua's reply into v, which is zero. outcome is
-// "warm", "partial" or why the conversation is cold; p is the last batch that it
-// was in.
-func decodeView(a *Ask, text string, v *watermark.View) (p place, outcome string, err error) {
-	r := lines{rest: text}
-	v.ID, v.Member.User = a.Conversation, a.User
-	outcome = r.text()
-	switch outcome {
-	case "cold":
-		v.Temperature = watermark.Cold
-		outcome = coldWord(r.text())
-		return p, outcome, r.end()
-	case "partial":
-		v.Temperature = watermark.Partial
-	case "warm":
-	default:
-		return p, outcome, fmt.Errorf("%w: status %.20q", errReply, outcome)
+// viewKeys gives the keys of viewParts and the peer for the asks that todo names.
+func (h *Hot) viewKeys(asks []Ask, todo []int) (keys, peers []string) {
+	convs := make([]watermark.ConversationID, len(todo))
+	peers = make([]string, len(todo))
+	for k, i := range todo {
+		convs[k] = asks[i].Conversation
+		peer, _ := asks[i].Conversation.Peer(asks[i].User)
+		peers[k] = string(peer)
 	}
-	v.Token = r.text()
-	v.Min, v.Max = r.seq(), r.seq()
-	v.Repair = watermark.Repaired{Number: r.number(), From: r.seq()}
-	v.LastTime = r.number()
-	v.Policy = watermark.UnreadPolicy(r.number())
-	at := r.text()
-	v.Member = r.member(a.User)
-	v.Member.Read, v.Member.Receipt = r.seq(), r.seq()
-	peer, single := a.Conversation.Peer(a.User)
-	other := r.member(peer)
-	v.PeerReceipt = r.seq()
-	v.Member.Own = r.own()
-	if single {
-		v.PeerWindow = other.Window()
-	}
-	if err := r.end(); err != nil {
-		return p, outcome, err
-	}
-	p, err = parsePlace(at)
-	return p, outcome, err
+	return h.space.FlatKeys(convs, viewParts), peers
 }
 
-// coldWord keeps the metric's label within a set.
-func coldWord(why string) string {
-	switch why {
-	case "absent", "incarnation", keyspace.StateWarming:
-		return why
+// decodeView reads one text of view.lua's reply into v. outcome is "warm",
+// "partial" or why the conversation is cold; p is the last batch that it was in.
+func decodeView(a *Ask, text string, v *watermark.View) (p place, outcome string, err error) {
+	r := lines{rest: text}
+	said := viewSaid{status: r.text()}
+	switch said.status {
+	case statusCold:
+		said.why = r.text()
+	case statusPartial, statusWarm:
+		for _, field := range []*string{
+			&said.token, &said.min, &said.max, &said.repair, &said.from, &said.time, &said.policy, &said.place,
+			&said.member, &said.read, &said.receipt, &said.peer, &said.peerReceipt,
+		} {
+			*field = r.text()
+		}
+		said.own = r.own()
 	}
-	return "other"
+	if err := r.end(); err != nil {
+		return p, said.status, err
+	}
+	return said.view(a, v)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"unsafe"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -127,9 +126,7 @@ func (r *Reads) Run(ctx context.Context, given string) (replies []Reply, token s
 	}
 	replies = make([]Reply, len(r.exec))
 	for i, exec := range r.exec {
-		// Nobody else has these bytes.
-		raw := exec.Val()
-		replies[i] = NewReply(unsafe.String(unsafe.SliceData(raw), len(raw)), r.sizes[i])
+		replies[i] = NewReply(string(exec.Val()), r.sizes[i])
 	}
 	return replies, token, true, nil
 }

@@ -98,3 +98,6 @@ func (c TopicsConfig) GraceOf(err error) time.Duration { return c.graceOf(err) }
 
 // Paced gives a connection of a group.
 func Paced(conn net.Conn, every time.Duration) net.Conn { return newPacedConn(conn, every) }
+
+// FlushAt is when a runner flushes.
+var FlushAt = flushAt

@@ -94,7 +94,8 @@ type GroupConfig struct {
 	// 0: DefaultFlushEvery.
 	FlushEvery time.Duration
 	// FlushIdle is how long nothing may come while durable lags before Flush is
-	// called all the same. 0, or more than FlushEvery: FlushEvery alone counts.
+	// called all the same, and as long again for each thousand records that wait.
+	// 0, or more than FlushEvery: FlushEvery alone counts.
 	FlushIdle time.Duration
 	// DrainTimeout bounds finishing the batch at hand and the last flush when a
 	// partition is given up. At most 5 min. 0: DefaultDrainTimeout.

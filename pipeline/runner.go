@@ -114,9 +114,25 @@ func (r *runner) feed(alive, work context.Context) error {
 
 // flushAt is when Flush is due while durable lags.
 func (r *runner) flushAt() time.Time {
-	at := r.lagging.Add(r.g.cfg.FlushEvery)
-	if idle := r.busy.Add(r.g.cfg.FlushIdle); r.g.cfg.FlushIdle > 0 && idle.Before(at) {
-		return idle
+	return flushAt(r.lagging, r.busy, r.next-r.marked, r.g.cfg.FlushEvery, r.g.cfg.FlushIdle)
+}
+
+// idleRecords is for how many records that wait to be flushed FlushIdle is waited
+// once more. The work of an idle flush so stays in proportion to the pause before
+// it: without that a partition that gets its records in large batches, since the
+// stage before it is behind, flushed in each pause between two of them, and what
+// that cost put the stage before it further behind.
+const idleRecords = 1000
+
+// flushAt is when Flush is due that many records after durable, which has lagged
+// since lagging, where the last batch came at busy.
+func flushAt(lagging, busy time.Time, behind int64, every, idle time.Duration) time.Time {
+	at := lagging.Add(every)
+	if idle == 0 || behind/idleRecords >= int64(every/idle) {
+		return at
+	}
+	if pause := busy.Add(idle * time.Duration(1+behind/idleRecords)); pause.Before(at) {
+		return pause
 	}
 	return at
 }

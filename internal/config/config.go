@@ -119,7 +119,7 @@ type ToMongo struct {
 	WriteInterval time.Duration `koanf:"write_interval" doc:"Messages are gathered for so long before they are written, 20,000 or 8 MiB of a partition at most: the more share a transaction, the less each costs. 0: each batch by itself."`
 	FlushMarks    int           `koanf:"flush_marks" doc:"Watermarks and bounds of conversations are written after this many messages and read marks of a partition,"`
 	FlushInterval time.Duration `koanf:"flush_interval" doc:"or after this long, whichever comes first. toMongo's committed offset trails by as much while records come,"`
-	FlushIdle     time.Duration `koanf:"flush_idle" doc:"and by this much when none come any more."`
+	FlushIdle     time.Duration `koanf:"flush_idle" doc:"and by this much when none come any more, and as much again for each thousand that wait."`
 }
 
 // ToPush configures the push worker.

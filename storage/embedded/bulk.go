@@ -3,6 +3,7 @@ package embedded
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -76,6 +77,10 @@ func (t *txn) putAll(q query, args []any) (changed int64, err error) {
 			}
 			changed += n
 			args = args[size*columns:]
+			// A change of thousands of rows would keep a processor for ten
+			// milliseconds at a time, before Go takes it away: as long as
+			// everybody else's messages are on their way in all.
+			runtime.Gosched()
 		}
 	}
 	return changed, nil

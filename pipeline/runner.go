@@ -30,6 +30,7 @@ type runner struct {
 	durable int64  // as the stage said
 	marked  int64  // never above what is durable
 	aside   []gone // dead letters above marked, ascending
+	waiting int64  // records since durable lags; offsets have gaps, and a log need not begin at 0
 	lagging time.Time
 	busy    time.Time // when the last batch or flush ended
 }
@@ -96,6 +97,7 @@ func (r *runner) feed(alive, work context.Context) error {
 		}
 		if first != nil {
 			batch := r.take(first)
+			r.waiting += int64(len(batch))
 			end := r.traced(batch)
 			err := r.handle(alive, work, batch)
 			r.busy = time.Now()
@@ -114,7 +116,7 @@ func (r *runner) feed(alive, work context.Context) error {
 
 // flushAt is when Flush is due while durable lags.
 func (r *runner) flushAt() time.Time {
-	return flushAt(r.lagging, r.busy, r.next-r.marked, r.g.cfg.FlushEvery, r.g.cfg.FlushIdle)
+	return flushAt(r.lagging, r.busy, r.waiting, r.g.cfg.FlushEvery, r.g.cfg.FlushIdle)
 }
 
 // idleRecords is for how many records that wait to be flushed FlushIdle is waited
@@ -124,8 +126,8 @@ func (r *runner) flushAt() time.Time {
 // that cost put the stage before it further behind.
 const idleRecords = 1000
 
-// flushAt is when Flush is due that many records after durable, which has lagged
-// since lagging, where the last batch came at busy.
+// flushAt is when Flush is due where behind records wait for it, durable has lagged
+// since lagging, and the last batch ended at busy.
 func flushAt(lagging, busy time.Time, behind int64, every, idle time.Duration) time.Time {
 	at := lagging.Add(every)
 	if idle == 0 || behind/idleRecords >= int64(every/idle) {
@@ -259,7 +261,7 @@ func (r *runner) settled(durable int64) error {
 	}
 	switch {
 	case r.marked >= r.next:
-		r.lagging = time.Time{}
+		r.lagging, r.waiting = time.Time{}, 0
 	case r.lagging.IsZero():
 		r.lagging = time.Now()
 	}

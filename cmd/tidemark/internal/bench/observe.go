@@ -165,7 +165,7 @@ func (o *observer) record(ctx context.Context, rec watermark.Record, clock *cloc
 // probe looks for one message in history and by a pull.
 func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv watermark.ConversationID, m *watermark.Message) {
 	seq, user := m.Seq, m.Sender
-	look := func(h *hist, pauseAt func(age time.Duration) time.Duration, there func(context.Context) (bool, error)) {
+	look := func(h *hist, share, most time.Duration, there func(context.Context) (bool, error)) {
 		select {
 		case o.probing <- struct{}{}:
 		default:
@@ -183,7 +183,7 @@ func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv waterm
 					h.add(time.Since(clock.intended(n)))
 					return
 				}
-				pause.Reset(max(probeEvery, pauseAt(time.Since(clock.intended(n)))))
+				pause.Reset(max(probeEvery, min(most, time.Since(clock.intended(n))/share)))
 				select {
 				case <-ctx.Done():
 					o.gone.Add(1)
@@ -194,14 +194,13 @@ func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv waterm
 		})
 	}
 	if o.sys.history != nil {
-		rarely := func(age time.Duration) time.Duration { return min(age/historyShare, historyPause) }
-		look(o.persisted, rarely, func(ctx context.Context) (bool, error) {
+		look(o.persisted, historyShare, historyPause, func(ctx context.Context) (bool, error) {
 			ms, err := o.sys.history.Messages(ctx, conv, watermark.Interval{First: seq, Last: seq}, 1)
 			return len(ms) > 0, err
 		})
 	}
 	if o.sys.sync != nil {
-		look(o.pullable, func(age time.Duration) time.Duration { return age / probeShare }, func(ctx context.Context) (bool, error) {
+		look(o.pullable, probeShare, probeFor, func(ctx context.Context) (bool, error) {
 			res, err := o.sys.sync.Pull(ctx, &tidemarkv1.PullRequest{
 				User: string(user), Ranges: []*tidemarkv1.PullRange{{Conversation: string(conv), Begin: int64(seq), End: int64(seq)}},
 			})

@@ -159,7 +159,7 @@ func (r *runner) finish(work context.Context) error {
 
 // take collects a batch from what the driver has at hand, and never waits.
 func (r *runner) take(first *sarama.ConsumerMessage) []wire.Record {
-	batch := []wire.Record{r.record(first)}
+	batch := append(make([]wire.Record, 0, min(1+len(r.messages), r.g.cfg.MaxBatch)), r.record(first))
 	size := bytesOf(first)
 	for len(batch) < r.g.cfg.MaxBatch {
 		select {
@@ -191,6 +191,9 @@ func (r *runner) record(m *sarama.ConsumerMessage) wire.Record {
 	rec := wire.Record{
 		Topic: m.Topic, TopicID: r.claim.TopicID, Partition: m.Partition, Offset: m.Offset,
 		Time: m.Timestamp, Key: m.Key, Value: m.Value,
+	}
+	if len(m.Headers) > 0 {
+		rec.Headers = make([]wire.Header, 0, len(m.Headers))
 	}
 	for _, h := range m.Headers {
 		rec.Headers = append(rec.Headers, wire.Header{Key: string(h.Key), Value: h.Value})

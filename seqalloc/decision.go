@@ -130,7 +130,9 @@ func plain(b *watermark.Batch) bool {
 
 // run puts batches to the scripts, all in one pipeline, and takes what they say.
 func (d *decision) run(ctx context.Context, c calls) {
-	results := d.runner.Run(ctx, d.scripts(c))
+	calls, args := d.scripts(c)
+	results := d.runner.Run(ctx, calls)
+	args.spare() // Run has written them
 	for g, group := range c.short {
 		d.tookShort(group, results[g])
 	}
@@ -139,8 +141,8 @@ func (d *decision) run(ctx context.Context, c calls) {
 	}
 }
 
-// scripts gives the calls, those of plain.lua first.
-func (d *decision) scripts(c calls) []keyspace.Call {
+// scripts gives the calls, those of plain.lua first, and what their arguments stand in.
+func (d *decision) scripts(c calls) ([]keyspace.Call, *arguments) {
 	now := d.now().UnixMilli()
 	args := newArguments(d.batches, c.all())
 	ends := make([]int, 0, len(c.short)+len(c.long))
@@ -175,7 +177,7 @@ func (d *decision) scripts(c calls) []keyspace.Call {
 		out[k] = call
 		from = end
 	}
-	return out
+	return out, args
 }
 
 // tookShort takes a reply of plain.lua: counter and minimum of each batch, which

@@ -119,6 +119,10 @@ func (f *e2eFlags) addFlags(cmd *cobra.Command) {
 	flags.DurationVar(&f.maxLag, "max-lag", 2*time.Second, "how far behind everything may be for a rate to count as sustained")
 }
 
+// generatorGCPercent is gcPercent for the load generator, whose heap is small and whose
+// time is not the system's.
+const generatorGCPercent = 400
+
 func (a *app) benchE2E(ctx context.Context, f e2eFlags) (err error) {
 	if f.plot != "" {
 		if err := bench.Plottable(f.plot); err != nil {
@@ -127,6 +131,9 @@ func (a *app) benchE2E(ctx context.Context, f e2eFlags) (err error) {
 	}
 	if len(f.rates) == 0 || (f.max && len(f.rates) > 1) {
 		return usagef("--rate: at least one is needed, and --max takes one to begin at")
+	}
+	if len(f.kafka) > 0 { // otherwise the roles run in this process
+		collectAt(generatorGCPercent)
 	}
 	progress := newBenchBar(a.errOut)
 	defer progress.finish()

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -60,6 +62,7 @@ Roles:
 			for i, r := range args {
 				roles[i] = stack.Role(r)
 			}
+			collectAt(gcPercent)
 			svc, err := openService(cmd.Context(), cfg, roles, logger, level)
 			if err != nil {
 				if err := interrupted(cmd.Context(), err); errors.Is(err, errInterrupted) {
@@ -79,6 +82,19 @@ Roles:
 	}
 	cmd.Flags().StringVar(&onLost, "on-lost-offsets", "stop", "`how` a worker goes on where it cannot read on at its start: stop, earliest or latest (docs/runbook.md)")
 	return cmd
+}
+
+// gcPercent is how much of the heap may be garbage before Go collects it, where
+// GOGC says nothing: what a worker allocates lives as long as its batch, so each
+// collection finds the same caches alive, and half as many cost half as much. GOMEMLIMIT
+// still holds.
+const gcPercent = 200
+
+// collectAt sets Go's collector to percent, unless the environment has it.
+func collectAt(percent int) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(percent)
+	}
 }
 
 func roleArgs(_ *cobra.Command, args []string) error {

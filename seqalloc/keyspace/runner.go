@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -170,6 +171,13 @@ func (r *Runner) pipeline(ctx context.Context, calls []Call, todo []int, results
 	return unknown
 }
 
+// spareWords are slices of the words of a pipeline, used again; nobody has them any
+// more when it was answered.
+var spareWords = sync.Pool{New: func() any { return new([]any) }}
+
+// maxSpare bounds what is kept of one for the next pipeline, in words.
+const maxSpare = 1 << 17
+
 // send sends the calls named by todo and gives those whose script the server did
 // not know. Where token is not nil the calls that ask are told it; stands tells
 // whether what they answered counts.
@@ -179,7 +187,15 @@ func (r *Runner) send(ctx context.Context, calls []Call, todo []int, results []R
 	for _, i := range todo {
 		size += 3 + len(calls[i].Keys) + len(calls[i].Args)
 	}
-	args := make([]any, 0, size) // of all calls, one after another
+	spare := spareWords.Get().(*[]any)
+	args := slices.Grow(*spare, size) // of all calls, one after another
+	defer func() {
+		if size <= maxSpare {
+			clear(args)
+			*spare = args[:0]
+			spareWords.Put(spare)
+		}
+	}()
 	cmds := make([]*redis.Cmd, len(todo))
 	for k, i := range todo {
 		from := len(args)

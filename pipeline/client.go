@@ -212,6 +212,15 @@ func (c Config) driverConfig() (*sarama.Config, error) {
 // back as an error then is sent again by Append.
 const metadataRetries = 5000
 
+// linger is how long a record waits for others that go to the same broker, from the
+// first of a request on, and beside the request before it. The partitions of
+// one fetch come to their appends within a millisecond or two. Sent apart they were
+// 885 requests a second for 1,000 records (360 fetches), and a request takes a
+// broker a fifth of a millisecond of processor time: at 1,000 a second on busy cores a fifth of
+// Kafka's time goes, and a third of the latency's 99th percentile, and the median stays. What
+// comes alone is 2 ms later. Kafka's own producer waits 5 ms (linger.ms, since 4.0).
+const linger = 2 * time.Millisecond
+
 // producerConfig gives the settings of an appending client. Producers have a
 // client of their own: on a shared one the fetch long polls sit on the
 // connection that an idempotent producer needs (50 ms instead of 0.4).
@@ -226,7 +235,7 @@ const metadataRetries = 5000
 //	Metadata.Timeout            10 years   what lets BackoffFunc end it
 //	Producer.Retry.Max          1000       each costs memory per partition, so not unlimited; Append goes on anyway
 //	Producer.Retry.BackoffFunc  20 ms-1 s  a leader election takes about 100 ms, a restart 10 s
-//	Flush.*                     0          batch when busy, send at once when idle: 0.4 ms against 4.4 at 5 ms
+//	Flush.Frequency             2 ms       see linger
 //	MaxMessageBytes             as given   sarama cuts batches by it too; with room for a dead letter's headers
 //	Partitioner                 ours       the Java client's murmur2, or the partition that the record names
 //	Return.Successes, .Errors   true       Append waits for each
@@ -242,6 +251,7 @@ func (c Config) producerConfig(p *patience) (*sarama.Config, error) {
 	s.Metadata.Retry.Max = metadataRetries
 	s.Metadata.Retry.BackoffFunc = p.backoff
 	s.Metadata.Timeout = foreverish
+	s.Producer.Flush.Frequency = linger
 	s.Producer.Idempotent = true
 	s.Producer.RequiredAcks = sarama.WaitForAll
 	s.Producer.MaxMessageBytes = c.maxRecordBytes() + deadLetterExtra

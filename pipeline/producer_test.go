@@ -229,10 +229,15 @@ func TestARefusalIsNotBlamedOnNeighbours(t *testing.T) {
 		batch = append(batch, outs(fmt.Sprint("group:", i), fmt.Sprint("good", i))...)
 	}
 	batch = append(batch, outs("group:bad", "BAD")...)
-	errc := make(chan error, 1)
+	ahead, errc := make(chan error, 1), make(chan error, 1)
+	go func() { ahead <- p.Append(within(t), outs("group:ahead", "ahead")) }()
+	eventually(t, "the broker has one", first.Load)
 	go func() { errc <- p.Append(within(t), batch) }()
-	eventually(t, "all are with the driver", func() bool { return inFlight(t, cfg) == 21 })
+	eventually(t, "all are with the driver", func() bool { return inFlight(t, cfg) == 22 })
 	close(gate)
+	if err := <-ahead; err != nil {
+		t.Fatal(err)
+	}
 	err := <-errc
 	if r, ok := errors.AsType[*pipeline.RejectedError](err); !ok || r.Index != 20 || fault.ReasonOf(err) != pipeline.ReasonInvalidRecord {
 		t.Fatalf("err = %v, want record 20 rejected", err)
@@ -240,7 +245,7 @@ func TestARefusalIsNotBlamedOnNeighbours(t *testing.T) {
 	if strings.Count(err.Error(), "append record") != 1 {
 		t.Errorf("err = %v, want one record named", err)
 	}
-	got := values(stored(t, cfg, "sequenced", 0, 20))
+	got := values(stored(t, cfg, "sequenced", 0, 21))
 	for i := range 20 {
 		if !slices.Contains(got, fmt.Sprint("good", i)) {
 			t.Errorf("good%d is missing", i)
@@ -391,5 +396,32 @@ func TestRecordsWithoutATopic(t *testing.T) {
 	p := producer(t, cfg, "")
 	if err := p.Append(within(t), outs("k", "v")); fault.ClassOf(err) != fault.Fatal {
 		t.Errorf("err = %v, want fatal", err)
+	}
+}
+
+// TestRecordsShareRequests: what comes soon after one another is one request. Each
+// request is processor time of a broker, whatever is in it.
+func TestRecordsShareRequests(t *testing.T) {
+	c, cfg := cluster(t, 1)
+	var requests atomic.Int64
+	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		requests.Add(1)
+		return nil, nil, false
+	})
+	p := producer(t, cfg, "sequenced")
+	const rounds = 50
+	for i := range rounds {
+		var batch []wire.Out
+		for k := range 8 {
+			batch = append(batch, outs(fmt.Sprint("group:", k), fmt.Sprint(i))...)
+		}
+		if err := p.Append(within(t), batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Where the first one leaves alone it is two of them.
+	if n := requests.Load(); n > rounds*3/2 {
+		t.Errorf("%d requests for %d times eight records", n, rounds)
 	}
 }

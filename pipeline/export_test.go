@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"net"
 	"time"
@@ -101,3 +102,15 @@ func Paced(conn net.Conn, every time.Duration) net.Conn { return newPacedConn(co
 
 // FlushAt is when a runner flushes.
 var FlushAt = flushAt
+
+// FeedForTest takes messages through a stage as a claim does whose partition is
+// committed up to an offset, until messages is closed.
+func FeedForTest(ctx context.Context, g *Group, stage Stage, committed int64, messages <-chan *sarama.ConsumerMessage) error {
+	c := Claim{Topic: g.cfg.Topic, Committed: committed}
+	r := &runner{
+		g: g, claim: c, stage: stage, messages: messages, mark: func(int64) {}, log: g.log,
+		next: committed, durable: committed, marked: committed, status: g.status.claimed(c),
+	}
+	defer g.status.released(r.status)
+	return r.feed(ctx, ctx)
+}

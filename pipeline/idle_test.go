@@ -1,10 +1,15 @@
 package pipeline_test
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/IBM/sarama"
+
 	"github.com/tidemark-im/tidemark/pipeline"
+	"github.com/tidemark-im/tidemark/pipeline/wire"
 )
 
 // A partition flushes soon after its last record, and the later the more waits,
@@ -33,4 +38,59 @@ func TestTheMoreWaitsTheLaterAnIdleFlush(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hoarder is a stage where everything waits for a flush.
+type hoarder struct {
+	end     int64
+	flushed []time.Time
+}
+
+func (h *hoarder) Handle(_ context.Context, records []wire.Record) (int64, error) {
+	h.end = records[len(records)-1].Offset + 1
+	return 0, nil
+}
+
+func (h *hoarder) Flush(context.Context) (int64, error) {
+	h.flushed = append(h.flushed, time.Now())
+	return h.end, nil
+}
+
+// What waits is counted in records since the last flush, wherever the log begins.
+func TestWhatWaitsForAnIdleFlushIsCounted(t *testing.T) {
+	const begins, idle = 1_000_000, 250 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		g, err := pipeline.NewGroup(pipeline.GroupConfig{
+			Config: pipeline.Config{Brokers: []string{"127.0.0.1:1"}}, Group: "g", Topic: "t", MaxBatch: 400,
+			FlushEvery: time.Hour, FlushIdle: idle, DeadLetters: struct{ pipeline.Appender }{}, // there are none
+			NewStage: func(context.Context, pipeline.Claim) (pipeline.Stage, error) { return nil, nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, messages, done := new(hoarder), make(chan *sarama.ConsumerMessage), make(chan error)
+		go func() { done <- pipeline.FeedForTest(t.Context(), g, h, begins, messages) }()
+		next := int64(begins)
+		for _, c := range []struct {
+			records int
+			want    time.Duration
+		}{{1, idle}, {2500, 3 * idle}, {1, idle}, {1000, 2 * idle}} {
+			for range c.records {
+				messages <- &sarama.ConsumerMessage{Topic: "t", Offset: next}
+				next++
+			}
+			synctest.Wait()
+			last := time.Now()
+			h.flushed = nil
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if len(h.flushed) != 1 || h.flushed[0].Sub(last) != c.want {
+				t.Errorf("%d records: flushed at %v after %v, want once after %s", c.records, h.flushed, last, c.want)
+			}
+		}
+		close(messages)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	})
 }

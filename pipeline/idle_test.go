@@ -43,7 +43,7 @@ func TestTheMoreWaitsTheLaterAnIdleFlush(t *testing.T) {
 // hoarder is a stage where everything waits for a flush.
 type hoarder struct {
 	end     int64
-	flushed []time.Time
+	flushed chan time.Time
 }
 
 func (h *hoarder) Handle(_ context.Context, records []wire.Record) (int64, error) {
@@ -52,7 +52,7 @@ func (h *hoarder) Handle(_ context.Context, records []wire.Record) (int64, error
 }
 
 func (h *hoarder) Flush(context.Context) (int64, error) {
-	h.flushed = append(h.flushed, time.Now())
+	h.flushed <- time.Now()
 	return h.end, nil
 }
 
@@ -68,7 +68,7 @@ func TestWhatWaitsForAnIdleFlushIsCounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, messages, done := new(hoarder), make(chan *sarama.ConsumerMessage), make(chan error)
+		h, messages, done := &hoarder{flushed: make(chan time.Time, 100)}, make(chan *sarama.ConsumerMessage), make(chan error)
 		go func() { done <- pipeline.FeedForTest(t.Context(), g, h, begins, messages) }()
 		next := int64(begins)
 		for _, c := range []struct {
@@ -81,11 +81,13 @@ func TestWhatWaitsForAnIdleFlushIsCounted(t *testing.T) {
 			}
 			synctest.Wait()
 			last := time.Now()
-			h.flushed = nil
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if len(h.flushed) != 1 || h.flushed[0].Sub(last) != c.want {
-				t.Errorf("%d records: flushed at %v after %v, want once after %s", c.records, h.flushed, last, c.want)
+			if n := len(h.flushed); n != 1 {
+				t.Fatalf("%d records: flushed %d times", c.records, n)
+			}
+			if got := (<-h.flushed).Sub(last); got != c.want {
+				t.Errorf("%d records: flushed after %s, want %s", c.records, got, c.want)
 			}
 		}
 		close(messages)

@@ -217,7 +217,8 @@ const metadataRetries = 5000
 // millisecond or two of each other. Without it toRedis made 885 requests of 360 fetches
 // a second, with 1,000 records; a request takes a broker a fifth of a millisecond of
 // processor time, whatever is in it (docs/performance.md has what that does to latency).
-// What comes alone is 2 ms later for it. Kafka's own producer waits 5 ms (linger.ms,
+// What comes alone is 2 ms later for it, and of several records of one key, which wait
+// for one another's acknowledgements, each is. Kafka's own producer waits 5 ms (linger.ms,
 // since 4.0).
 const linger = 2 * time.Millisecond
 

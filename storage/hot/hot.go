@@ -42,9 +42,10 @@ const (
 	// DefaultAnswerTTL is how long an answer waits when nobody says.
 	DefaultAnswerTTL = 60 * time.Second
 	// DefaultSettleWait is how long Views waits for a batch that is under way. An
-	// append takes a few milliseconds; where it takes longer Kafka is in trouble,
-	// and the truth is asked instead.
-	DefaultSettleWait = 50 * time.Millisecond
+	// append takes a few milliseconds, and some hundred where a worker is behind and
+	// its batches are full; beyond that Kafka is in trouble, and the truth is asked
+	// instead, which is to read the log beyond history: seconds of everybody's messages.
+	DefaultSettleWait = 500 * time.Millisecond
 	// DefaultPushedTTL is how long a push mark stays when nobody says.
 	DefaultPushedTTL = 24 * time.Hour
 )

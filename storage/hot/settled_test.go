@@ -61,6 +61,35 @@ func TestViewsWaitForABatchThatIsUnderWay(t *testing.T) {
 	}
 }
 
+// A conversation in which batch follows batch is told as it was seen, when that
+// batch is settled; whoever looked again would always find the next one.
+func TestABusyConversationIsToldAsItWasSeen(t *testing.T) {
+	e := newEnv(t)
+	e.patience(time.Minute)
+	e.meta(group, "full", "1", "bt", "topic/3|7")
+	views := make(chan watermark.View)
+	go func() {
+		seen, err := e.Views(t.Context(), []hot.Ask{{Conversation: group, User: "ann"}})
+		if err != nil {
+			t.Errorf("views: %v", err)
+			seen = make([]watermark.View, 1)
+		}
+		views <- seen[0]
+	}()
+	for e.trips.n.Load() < 3 { // it has looked, and asked after the batch twice
+		select {
+		case v := <-views:
+			t.Fatalf("it did not wait: %+v", v)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	e.meta(group, "full", "1", "bt", "topic/3|8", "max", "11")
+	e.do("ZADD", e.space.SettledKey(), "GT", 7, "topic/3")
+	if v := <-views; v.Temperature != watermark.Warm || v.Max != 10 {
+		t.Errorf("the next batch is under way: %+v", v)
+	}
+}
+
 // patience makes Views wait for so long.
 func (e *env) patience(d time.Duration) {
 	e.tb.Helper()

@@ -32,7 +32,8 @@ const viewsTogether = 50
 //
 // What a batch has decided is not told before the batch is settled, that is, in
 // the sequenced log: see seqalloc's Settle. Views waits for one that is under
-// way, up to Config.SettleWait; then the conversation counts as cold.
+// way, up to Config.SettleWait, and then tells what it saw when it looked, whatever
+// came after; else the conversation counts as cold.
 //
 // Marks are as they were raised, perhaps above what the user can see now. Own
 // holds the own seqs above Read. Reading changes nothing, not even an expiry.
@@ -40,28 +41,15 @@ func (h *Hot) Views(ctx context.Context, asks []Ask) (views []watermark.View, er
 	defer h.observe("views", &err)()
 	views = make([]watermark.View, len(asks))
 	outcomes := make([]string, len(asks))
-	open := make([]int, len(asks)) // those that may say more when asked again
-	for i := range open {
-		open[i] = i
+	open, err := h.viewAll(ctx, asks, views, outcomes)
+	if err == nil {
+		open, err = h.await(ctx, open)
 	}
-	deadline := time.Now().Add(h.settled.wait)
-	for pause := time.Millisecond; ; pause *= 2 {
-		if open, err = h.viewAll(ctx, asks, open, views, outcomes); err != nil {
-			return nil, err
-		}
-		if len(open) == 0 || time.Now().Add(pause).After(deadline) {
-			break
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, fmt.Errorf("views: %w", keyspace.Classify(ctx.Err()))
-		case <-timer.C:
-		}
+	if err != nil {
+		return nil, err
 	}
-	for _, i := range open {
-		views[i], outcomes[i] = cold(asks[i]), unsettled
+	for _, o := range open {
+		views[o.ask], outcomes[o.ask] = cold(asks[o.ask]), unsettled
 	}
 	// A list has thousands of views and a handful of outcomes.
 	counts := make(map[string]int)
@@ -90,55 +78,87 @@ func cold(a Ask) watermark.View {
 	return v
 }
 
-// viewAll asks for the views that todo names. It gives those whose conversation
-// was in a batch of which nobody knows yet whether it stands in the log.
-func (h *Hot) viewAll(ctx context.Context, asks []Ask, todo []int, views []watermark.View, outcomes []string) ([]int, error) {
-	parts := slices.Collect(slices.Chunk(todo, viewEntries))
-	opens, placesOf := make([][]int, len(parts)), make([][]place, len(parts))
+// underWay is a view that may be told once its conversation's last batch stands
+// in the log.
+type underWay struct {
+	ask   int
+	batch place
+}
+
+// viewAll asks for all views. It gives those whose conversation was in a batch of
+// which nobody knows yet whether it stands in the log.
+func (h *Hot) viewAll(ctx context.Context, asks []Ask, views []watermark.View, outcomes []string) ([]underWay, error) {
+	all := make([]int, len(asks))
+	for i := range all {
+		all[i] = i
+	}
+	parts := slices.Collect(slices.Chunk(all, viewEntries))
+	open := make([][]underWay, len(parts))
 	group, asking := errgroup.WithContext(ctx)
 	group.SetLimit(viewPipelines)
 	for n, part := range parts {
 		group.Go(func() (err error) {
-			opens[n], placesOf[n], err = h.viewSome(asking, asks, part, views, outcomes)
+			open[n], err = h.viewSome(asking, asks, part, views, outcomes)
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	open, places := slices.Concat(opens...), slices.Concat(placesOf...)
+	return slices.Concat(open...), nil
+}
+
+// Pauses between two questions after a batch that is under way: an append takes
+// some milliseconds, and where workers are behind as long as a batch does.
+const (
+	settlePause    = time.Millisecond
+	settlePauseMax = 16 * time.Millisecond
+)
+
+// await waits until the batches of open stand in the log, up to
+// Config.SettleWait, and gives those that still may not be told. What was read
+// before is not read again: a busy conversation would be in the next batch by
+// then, and that a batch stands in the log holds for whoever saw it.
+func (h *Hot) await(ctx context.Context, open []underWay) ([]underWay, error) {
 	if len(open) == 0 {
 		return nil, nil
 	}
-	if err := h.learn(ctx); err != nil {
-		return nil, err
-	}
-	var left []int
-	for k, p := range places {
-		if !h.settled.has(p) {
-			left = append(left, open[k])
+	deadline := time.Now().Add(h.settled.wait)
+	for pause := settlePause; ; pause = min(2*pause, settlePauseMax) {
+		if err := h.learn(ctx); err != nil {
+			return nil, err
+		}
+		open = slices.DeleteFunc(open, func(o underWay) bool { return h.settled.has(o.batch) })
+		if len(open) == 0 || time.Now().Add(pause).After(deadline) {
+			return open, nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, fmt.Errorf("views: %w", keyspace.Classify(ctx.Err()))
+		case <-timer.C:
 		}
 	}
-	return left, nil
 }
 
-// viewSome is viewAll for one pipeline; places are the batches of open.
-func (h *Hot) viewSome(ctx context.Context, asks []Ask, todo []int, views []watermark.View, outcomes []string) (open []int, places []place, err error) {
+// viewSome is viewAll for one pipeline.
+func (h *Hot) viewSome(ctx context.Context, asks []Ask, todo []int, views []watermark.View, outcomes []string) (open []underWay, err error) {
 	take := func(i int, p place, outcome string) {
 		outcomes[i] = outcome
 		if !h.settled.has(p) {
-			open, places = append(open, i), append(places, p)
+			open = append(open, underWay{i, p})
 		}
 	}
 	if h.plainNext() {
 		if todo, err = h.viewPlain(ctx, asks, todo, views, take); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	if err := h.viewScripted(ctx, asks, todo, views, take); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return open, places, nil
+	return open, nil
 }
 
 // viewScripted asks the script for the views that todo names.

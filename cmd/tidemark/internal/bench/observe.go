@@ -21,12 +21,14 @@ const (
 	// maxProbes bounds the messages that are looked for at once.
 	maxProbes = 512
 	// probeEvery is the least pause between two looks for one of them. The pause
-	// grows to an eighth of how old the message is, for history, which is seconds
-	// behind on purpose, to a third, half a second at most: what a look finds is then late
+	// grows to an eighth of how old the message is: what a look finds is then late
 	// by so much at most, and a system that falls behind is not asked a thousand
 	// times a second for each message that it owes, which would be most of its work.
-	probeEvery   = time.Millisecond
-	probeShare   = 8
+	probeEvery = time.Millisecond
+	probeShare = 8
+	// History is seconds behind on purpose. The pause is historyEvery at least, and
+	// a third of the message's age, half a second at most.
+	historyEvery = 50 * time.Millisecond
 	historyShare = 3
 	historyPause = time.Second / 2
 	// followEvery is the pause between two looks at the log. What is seen is late by
@@ -165,7 +167,7 @@ func (o *observer) record(ctx context.Context, rec watermark.Record, clock *cloc
 // probe looks for one message in history and by a pull.
 func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv watermark.ConversationID, m *watermark.Message) {
 	seq, user := m.Seq, m.Sender
-	look := func(h *hist, share, most time.Duration, there func(context.Context) (bool, error)) {
+	look := func(h *hist, least, share, most time.Duration, there func(context.Context) (bool, error)) {
 		select {
 		case o.probing <- struct{}{}:
 		default:
@@ -183,7 +185,7 @@ func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv waterm
 					h.add(time.Since(clock.intended(n)))
 					return
 				}
-				pause.Reset(max(probeEvery, min(most, time.Since(clock.intended(n))/share)))
+				pause.Reset(max(least, min(most, time.Since(clock.intended(n))/share)))
 				select {
 				case <-ctx.Done():
 					o.gone.Add(1)
@@ -194,13 +196,13 @@ func (o *observer) probe(ctx context.Context, clock *clock, n int64, conv waterm
 		})
 	}
 	if o.sys.history != nil {
-		look(o.persisted, historyShare, historyPause, func(ctx context.Context) (bool, error) {
+		look(o.persisted, historyEvery, historyShare, historyPause, func(ctx context.Context) (bool, error) {
 			ms, err := o.sys.history.Messages(ctx, conv, watermark.Interval{First: seq, Last: seq}, 1)
 			return len(ms) > 0, err
 		})
 	}
 	if o.sys.sync != nil {
-		look(o.pullable, probeShare, probeFor, func(ctx context.Context) (bool, error) {
+		look(o.pullable, probeEvery, probeShare, probeFor, func(ctx context.Context) (bool, error) {
 			res, err := o.sys.sync.Pull(ctx, &tidemarkv1.PullRequest{
 				User: string(user), Ranges: []*tidemarkv1.PullRange{{Conversation: string(conv), Begin: int64(seq), End: int64(seq)}},
 			})

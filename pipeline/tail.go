@@ -68,8 +68,9 @@ type TailConfig struct {
 	// reckoned, without message bodies. Where they would need more they are read
 	// in turn. 0: DefaultTailBytes.
 	MaxBytes int64
-	// SegmentRecords is how many records are trimmed at once, so a view holds at
-	// most that many more than it must. 0: 4,096.
+	// SegmentRecords is how many records are trimmed at once, or a sixteenth of what
+	// the view holds where that is more; a view holds at most that many more than it
+	// must. 0: 4,096.
 	SegmentRecords int
 	// Idle is how long a partition's view is kept after the last request.
 	// 0: 60 s.

@@ -50,6 +50,7 @@ func BenchmarkTailFold(b *testing.B) {
 		}
 		b.StopTimer()
 		held = max(held, heap()-before)
+		b.ReportMetric(u.metric("tidemark_pipeline_tail_bytes")/1e6, "reckoned-MB")
 		got, err = p.States(b.Context(), ids)
 		if err != nil || len(got) != conversations || got[ids[0]].Max < watermark.Seq(records/conversations) {
 			b.Fatal(len(got), err)

@@ -168,3 +168,39 @@ func TestATailThatIsTooLargeByItself(t *testing.T) {
 		t.Errorf("%v bytes are counted when nothing is held", n)
 	}
 }
+
+// What a segment says of a conversation costs the same however little it is. In a
+// long tail segments grow, so that toRedis's bound of a tail, a million records,
+// fits into the bound of memory; and trimming still takes a sixteenth at a time.
+func TestSegmentsOfALongTailGrow(t *testing.T) {
+	const conversations, perSegment, records = 100, 100, 10_000
+	l := newTailLog(t, 1)
+	ids := make([]watermark.ConversationID, conversations)
+	for i := range ids {
+		ids[i] = watermark.GroupOf(fmt.Sprintf("b%d", i))
+	}
+	for n := range records / conversations {
+		var recs []watermark.Record
+		for _, id := range ids {
+			recs = append(recs, watermark.Record{Conversation: id, Events: []watermark.Event{tailRun(watermark.Seq(n + 1))}})
+		}
+		l.addAll(recs...)
+	}
+	u := l.tail(func(c *pipeline.TailConfig) { c.SegmentRecords = perSegment })
+	p := u.pin(ids[0])
+	if s := u.state(p, ids[0]); s.Max != records/conversations {
+		t.Fatalf("maximum %d, want %d", s.Max, records/conversations)
+	}
+	p.Release()
+	if n := u.metric("tidemark_pipeline_tail_segments"); n > 60 {
+		t.Errorf("%g segments of a hundred that each conversation is in", n)
+	}
+	if per := u.metric("tidemark_pipeline_tail_bytes") / records; per > 450 {
+		t.Errorf("%.0f bytes a record; a million take more than %d", per, pipeline.DefaultTailBytes)
+	}
+	l.commit(0, records/2)
+	u.pin(ids[0]).Release()
+	if n := u.metric("tidemark_pipeline_tail_records"); n < records/2 || n > records/2+records/16+perSegment {
+		t.Errorf("%g records are held, where history has half of %d", n, records)
+	}
+}

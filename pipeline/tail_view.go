@@ -25,6 +25,7 @@ type tailView struct {
 	mu         sync.RWMutex
 	base, next int64
 	segments   []*tailSegment
+	records    int // of the segments
 	lines      map[watermark.ConversationID]*tailLine
 	bytes      int64                 // of all parts, as they are reckoned
 	most       int64                 // so many records were too large for memory; 0: none were
@@ -277,13 +278,20 @@ func (v *tailView) fold(from, next int64, entries []tailEntry) {
 	v.notifyLocked()
 }
 
+// segmentShare is the part of a long view that one segment may be. What a segment
+// says of a conversation costs the same however little it is, so where a tail of a
+// million records is of ten thousand conversations, segments of a fixed few
+// thousand would hold each record by itself.
+const segmentShare = 16
+
 func (v *tailView) foldLocked(rec *watermark.Record) {
-	if len(v.segments) == 0 || v.segments[len(v.segments)-1].records >= v.perSegment {
+	if len(v.segments) == 0 || v.segments[len(v.segments)-1].records >= max(v.perSegment, v.records/segmentShare) {
 		v.segments = append(v.segments, &tailSegment{parts: make(map[watermark.ConversationID]*tailPart)})
 		v.metrics.segments.Inc()
 	}
 	seg := v.segments[len(v.segments)-1]
 	seg.records++
+	v.records++
 	v.metrics.records.Inc()
 	p := seg.parts[rec.Conversation]
 	if p == nil {
@@ -369,6 +377,7 @@ func (v *tailView) trimLocked() {
 				delete(v.lines, id)
 			}
 		}
+		v.records -= seg.records
 		v.metrics.records.Sub(float64(seg.records))
 		v.segments[n] = nil
 		n++
@@ -387,7 +396,7 @@ func (v *tailView) restartLocked(offset int64) {
 	}
 	v.metrics.segments.Sub(float64(len(v.segments)))
 	v.growLocked(-v.bytes)
-	v.segments = nil
+	v.segments, v.records = nil, 0
 	v.lines = make(map[watermark.ConversationID]*tailLine)
 	v.base, v.next = offset, offset
 	v.notifyLocked()

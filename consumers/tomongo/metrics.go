@@ -87,6 +87,9 @@ func newMetrics(reg prometheus.Registerer, now func() time.Time) *metrics {
 	for _, reason := range []string{reasonCount, reasonSize, reasonTime, reasonIdle} {
 		m.flushes.WithLabelValues(reason)
 	}
+	for _, fate := range []watermark.Fate{watermark.Inserted, watermark.Replay, watermark.Conflict, watermark.Retired} {
+		m.rows.WithLabelValues(fateWord(fate))
+	}
 	for _, kind := range []string{"message", "member"} {
 		m.conflicts.WithLabelValues(kind)
 	}

@@ -525,6 +525,8 @@ func TestMetrics(t *testing.T) {
 		"# tidemark_tomongo_rows_total: Message rows handed to history, by what became of them.",
 		"tidemark_tomongo_rows_total{fate=conflict} 1",
 		"tidemark_tomongo_rows_total{fate=inserted} 2",
+		"tidemark_tomongo_rows_total{fate=replay} 0",
+		"tidemark_tomongo_rows_total{fate=retired} 0",
 	})
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -394,6 +395,7 @@ type watch struct {
 	first  int64
 	seen   int64
 	rows   float64
+	begun  time.Time
 	points []Point
 }
 
@@ -410,13 +412,12 @@ type Point struct {
 }
 
 func newWatch(s *Session, c *clock, first, seen int64, rows float64) *watch {
-	return &watch{s: s, clock: c, first: first, seen: seen, rows: rows}
+	return &watch{s: s, clock: c, first: first, seen: seen, rows: rows, begun: time.Now()}
 }
 
 func (w *watch) run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	begun := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -433,7 +434,7 @@ func (w *watch) run(ctx context.Context) error {
 		now := time.Now()
 		due := int64(now.Sub(w.clock.begun).Seconds() * w.clock.rate)
 		p := Point{
-			Second: now.Sub(begun).Seconds(), Intended: min(due, w.clock.to) - w.first,
+			Second: now.Sub(w.begun).Seconds(), Intended: min(due, w.clock.to) - w.first,
 			Sequenced: w.s.observer.seen.Load() - w.seen, Persisted: int64(m["tidemark_tomongo_rows_total"] - w.rows),
 			Memory: map[string]int64{}, Heap: int64(m["go_memstats_heap_alloc_bytes"]),
 		}
@@ -461,4 +462,38 @@ func (w *watch) lags() (sequenced, persisted float64) {
 		persisted = max(persisted, float64(p.Intended-p.Persisted)/w.clock.rate)
 	}
 	return sequenced, persisted
+}
+
+// throughput gives messages a second that went through: of the measured ones,
+// from the moment at which the last one before them was through to that of the
+// last one, in the log or in history, whichever took longer. History is behind by
+// some seconds on purpose, at both ends. All were through at end.
+func (w *watch) throughput(end time.Time) float64 {
+	all, n := w.clock.to-w.first, w.clock.to-w.clock.from
+	last := Point{Second: end.Sub(w.begun).Seconds(), Sequenced: all, Persisted: all}
+	return throughput(append(slices.Clone(w.points), last), all-n, all)
+}
+
+func throughput(points []Point, from, to int64) float64 {
+	took := 1e-3
+	for _, through := range []func(*Point) int64{
+		func(p *Point) int64 { return p.Sequenced }, func(p *Point) int64 { return p.Persisted },
+	} {
+		took = max(took, reached(points, to, through)-reached(points, from, through))
+	}
+	return float64(to-from) / took
+}
+
+// reached gives the second at which n messages were through, as if those between
+// two points had come evenly.
+func reached(points []Point, n int64, through func(*Point) int64) float64 {
+	at, had := 0.0, int64(0)
+	for i := range points {
+		second, has := points[i].Second, through(&points[i])
+		if has >= n {
+			return at + (second-at)*float64(n-had)/float64(max(has-had, 1))
+		}
+		at, had = second, has
+	}
+	return at
 }

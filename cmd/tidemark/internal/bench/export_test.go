@@ -17,6 +17,9 @@ func Prepare(cfg StageConfig, partition int32) (batches [][]wire.Record, warm in
 	return batches, cfg.warm(), err
 }
 
+// Throughput is what a report tells of its points, between so many messages.
+var Throughput = throughput
+
 // MemoryText is the line of a report about memory over time.
 var MemoryText = memoryText
 

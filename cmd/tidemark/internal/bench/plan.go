@@ -38,8 +38,8 @@ type Costs struct {
 func DefaultCosts() Costs {
 	return Costs{
 		ToRedis: 6, ToRedisConversation: 3, ToMongo: 14, ToMongoConversation: 2, ToPush: 4, Driver: 5,
-		Redis: 12, RedisConversation: 33, Kafka: 4, KafkaRecord: 5, Gateway: 15,
-		ToRedisRounds: 0.27, ToMongoRounds: 0.05, ToPushRounds: 0.18, RedisRounds: 0.16, KafkaRounds: 0.43,
+		Redis: 10, RedisConversation: 33, Kafka: 4, KafkaRecord: 5, Gateway: 15,
+		ToRedisRounds: 0.27, ToMongoRounds: 0.05, ToPushRounds: 0.18, RedisRounds: 0.16, KafkaRounds: 0.40,
 		ConversationBytes: 700, MemberBytes: 180, MessageBytes: 165, IDBytes: 75, LogBytes: 4800, RowBytes: 260,
 	}
 }

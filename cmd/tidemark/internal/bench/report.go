@@ -71,8 +71,7 @@ type Report struct {
 	Rate    float64       `json:"rate"`
 	WarmUp  time.Duration `json:"warm_up_ns"`
 	Time    time.Duration `json:"time_ns"`
-	// Achieved is messages a second that went through, from the first one's
-	// intended moment to the last one in history.
+	// Achieved is messages a second that went through, see watch.throughput.
 	Achieved float64 `json:"achieved"`
 	// Sustained: nothing was further behind than the lag that is allowed.
 	Sustained    bool    `json:"sustained"`
@@ -119,7 +118,7 @@ func (s *Session) report(c *clock, w *watch, before, after *snapshot, late *hist
 		Pullable: o.pullable.latency(), Pushed: o.pushed.latency(), NotFound: o.gone.Load(), Skipped: o.skipped.Load(),
 		Processes: usage(before, after, n), Points: w.points,
 	}
-	r.Achieved = n / after.at.Sub(before.at).Seconds()
+	r.Achieved = w.throughput(after.at)
 	r.LagSequenced, r.LagPersisted = w.lags()
 	limit := s.cfg.MaxLag.Seconds()
 	r.Sustained = r.LagSequenced <= limit && r.LagPersisted <= limit+flushAllowance && r.NotFound == 0

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tidemark-im/tidemark/seqalloc/keyspace"
 	"github.com/tidemark-im/tidemark/storage/hot"
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -48,16 +49,32 @@ func TestViewsWaitForABatchThatIsUnderWay(t *testing.T) {
 	e.meta(group, "full", "1", "bt", "topic/3|7")
 	views := make(chan watermark.View)
 	go func() { views <- e.view(group, "ann") }()
-	for e.trips.n.Load() < 4 { // it has looked twice
-		select {
-		case v := <-views:
-			t.Fatalf("it did not wait: %+v", v)
-		case <-time.After(time.Millisecond):
-		}
-	}
+	e.trip(4, views) // it has asked after the batch three times
 	e.do("ZADD", e.space.SettledKey(), "GT", 7, "topic/3")
 	if v := <-views; v.Temperature != watermark.Warm || v.Max != 10 {
 		t.Errorf("settled meanwhile: %+v", v)
+	}
+}
+
+// A batch is settled without what was parked of it. So a conversation that became
+// cold while a view waited is not told as it was seen, however settled its batch.
+func TestAConversationThatBeganAnewMeanwhileIsCold(t *testing.T) {
+	for name, change := range map[string]func(e *env){
+		"warm again": func(e *env) { e.meta(group, "full", "1", "bt", "topic/3|8", "tok", "t2") },
+		"gone":       func(e *env) { e.do("DEL", e.space.Key(group, keyspace.Meta)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			e.patience(time.Minute)
+			e.meta(group, "full", "1", "bt", "topic/3|7")
+			views := e.ask(t, group, "ann")
+			e.trip(3, views)
+			change(e)
+			e.do("ZADD", e.space.SettledKey(), "GT", 7, "topic/3")
+			want := watermark.View{Temperature: watermark.Cold}
+			want.ID, want.Member.User = group, "ann"
+			diff(t, "its batch is settled", <-views, want)
+		})
 	}
 }
 
@@ -67,26 +84,38 @@ func TestABusyConversationIsToldAsItWasSeen(t *testing.T) {
 	e := newEnv(t)
 	e.patience(time.Minute)
 	e.meta(group, "full", "1", "bt", "topic/3|7")
-	views := make(chan watermark.View)
+	views := e.ask(t, group, "ann")
+	e.trip(3, views) // it has looked, and asked after the batch twice
+	e.meta(group, "full", "1", "bt", "topic/3|8", "max", "11")
+	e.do("ZADD", e.space.SettledKey(), "GT", 7, "topic/3")
+	if v := <-views; v.Temperature != watermark.Warm || v.Max != 10 {
+		t.Errorf("the next batch is under way: %+v", v)
+	}
+}
+
+// ask asks for a view in one of both ways, and gives it when it is told.
+func (e *env) ask(t *testing.T, c watermark.ConversationID, u watermark.UserID) <-chan watermark.View {
+	views := make(chan watermark.View, 1)
 	go func() {
-		seen, err := e.Views(t.Context(), []hot.Ask{{Conversation: group, User: "ann"}})
+		seen, err := e.Views(t.Context(), []hot.Ask{{Conversation: c, User: u}})
 		if err != nil {
 			t.Errorf("views: %v", err)
 			seen = make([]watermark.View, 1)
 		}
 		views <- seen[0]
 	}()
-	for e.trips.n.Load() < 3 { // it has looked, and asked after the batch twice
+	return views
+}
+
+// trip waits until there were n round trips in all, before any view is told.
+func (e *env) trip(n int64, views <-chan watermark.View) {
+	e.tb.Helper()
+	for e.trips.n.Load() < n {
 		select {
 		case v := <-views:
-			t.Fatalf("it did not wait: %+v", v)
+			e.tb.Fatalf("it did not wait: %+v", v)
 		case <-time.After(time.Millisecond):
 		}
-	}
-	e.meta(group, "full", "1", "bt", "topic/3|8", "max", "11")
-	e.do("ZADD", e.space.SettledKey(), "GT", 7, "topic/3")
-	if v := <-views; v.Temperature != watermark.Warm || v.Max != 10 {
-		t.Errorf("the next batch is under way: %+v", v)
 	}
 }
 

@@ -41,15 +41,16 @@ func (h *Hot) Views(ctx context.Context, asks []Ask) (views []watermark.View, er
 	defer h.observe("views", &err)()
 	views = make([]watermark.View, len(asks))
 	outcomes := make([]string, len(asks))
-	open, err := h.viewAll(ctx, asks, views, outcomes)
+	all := make([]int, len(asks))
+	for i := range all {
+		all[i] = i
+	}
+	open, err := h.viewAll(ctx, asks, all, views, outcomes)
 	if err == nil {
-		open, err = h.await(ctx, open)
+		err = h.await(ctx, asks, open, views, outcomes)
 	}
 	if err != nil {
 		return nil, err
-	}
-	for _, o := range open {
-		views[o.ask], outcomes[o.ask] = cold(asks[o.ask]), unsettled
 	}
 	// A list has thousands of views and a handful of outcomes.
 	counts := make(map[string]int)
@@ -69,7 +70,8 @@ const (
 	viewPipelines = 4
 )
 
-// unsettled is the outcome where a batch is under way for too long.
+// unsettled is the outcome where a batch is under way for too long, or nobody can
+// say any more what became of it.
 const unsettled = "unsettled"
 
 func cold(a Ask) watermark.View {
@@ -85,14 +87,10 @@ type underWay struct {
 	batch place
 }
 
-// viewAll asks for all views. It gives those whose conversation was in a batch of
-// which nobody knows yet whether it stands in the log.
-func (h *Hot) viewAll(ctx context.Context, asks []Ask, views []watermark.View, outcomes []string) ([]underWay, error) {
-	all := make([]int, len(asks))
-	for i := range all {
-		all[i] = i
-	}
-	parts := slices.Collect(slices.Chunk(all, viewEntries))
+// viewAll asks for the views that todo names. It gives those whose conversation
+// was in a batch of which nobody knows yet whether it stands in the log.
+func (h *Hot) viewAll(ctx context.Context, asks []Ask, todo []int, views []watermark.View, outcomes []string) ([]underWay, error) {
+	parts := slices.Collect(slices.Chunk(todo, viewEntries))
 	open := make([][]underWay, len(parts))
 	group, asking := errgroup.WithContext(ctx)
 	group.SetLimit(viewPipelines)
@@ -116,30 +114,60 @@ const (
 )
 
 // await waits until the batches of open stand in the log, up to
-// Config.SettleWait, and gives those that still may not be told. What was read
-// before is not read again: a busy conversation would be in the next batch by
-// then, and that a batch stands in the log holds for whoever saw it.
-func (h *Hot) await(ctx context.Context, open []underWay) ([]underWay, error) {
-	if len(open) == 0 {
-		return nil, nil
+// Config.SettleWait, and turns the views that may not be told then into cold
+// ones. What was read before is told, not what is there by then: a busy
+// conversation would be in the next batch.
+func (h *Hot) await(ctx context.Context, asks []Ask, open []underWay, views []watermark.View, outcomes []string) error {
+	open, err := h.underWay(ctx, open)
+	if err != nil || len(open) == 0 {
+		return err
+	}
+	waited := make([]int, len(open))
+	for k, o := range open {
+		waited[k] = o.ask
 	}
 	deadline := time.Now().Add(h.settled.wait)
-	for pause := settlePause; ; pause = min(2*pause, settlePauseMax) {
-		if err := h.learn(ctx); err != nil {
-			return nil, err
-		}
-		open = slices.DeleteFunc(open, func(o underWay) bool { return h.settled.has(o.batch) })
-		if len(open) == 0 || time.Now().Add(pause).After(deadline) {
-			return open, nil
-		}
+	for pause := settlePause; len(open) > 0 && time.Now().Add(pause).Before(deadline); pause = min(2*pause, settlePauseMax) {
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, fmt.Errorf("views: %w", keyspace.Classify(ctx.Err()))
+			return fmt.Errorf("views: %w", keyspace.Classify(ctx.Err()))
 		case <-timer.C:
 		}
+		if open, err = h.underWay(ctx, open); err != nil {
+			return err
+		}
 	}
+	drop := func(i int) { views[i], outcomes[i] = cold(asks[i]), unsettled }
+	for _, o := range open {
+		drop(o.ask)
+	}
+	waited = slices.DeleteFunc(waited, func(i int) bool { return views[i].Temperature == watermark.Cold })
+	// A batch is settled without what its owner has parked, which it does with a
+	// conversation that has become cold. One that is as warm as it was has nothing parked.
+	now, why := make([]watermark.View, len(asks)), make([]string, len(asks))
+	if _, err := h.viewAll(ctx, asks, waited, now, why); err != nil {
+		return err
+	}
+	for _, i := range waited {
+		if now[i].Token != views[i].Token {
+			drop(i)
+		}
+	}
+	return nil
+}
+
+// underWay asks how far the log is and gives those of open that may still not be
+// told.
+func (h *Hot) underWay(ctx context.Context, open []underWay) ([]underWay, error) {
+	if len(open) == 0 {
+		return nil, nil
+	}
+	if err := h.learn(ctx); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(open, func(o underWay) bool { return h.settled.has(o.batch) }), nil
 }
 
 // viewSome is viewAll for one pipeline.

@@ -391,9 +391,7 @@ func (v *tailView) trimLocked() {
 
 // restartLocked empties the view and lets it begin at offset.
 func (v *tailView) restartLocked(offset int64) {
-	for _, seg := range v.segments {
-		v.metrics.records.Sub(float64(seg.records))
-	}
+	v.metrics.records.Sub(float64(v.records))
 	v.metrics.segments.Sub(float64(len(v.segments)))
 	v.growLocked(-v.bytes)
 	v.segments, v.records = nil, 0

@@ -45,13 +45,13 @@ func (p *auditPrinter) progress() func(done, total int64) {
 
 func (p *auditPrinter) clear() {
 	if p.bar != nil {
-		_ = p.bar.Clear()
+		_ = p.bar.Clear() // as above
 	}
 }
 
 func (p *auditPrinter) done() {
 	if p.bar != nil {
-		_ = p.bar.Finish()
+		_ = p.bar.Finish() // as above
 	}
 }
 

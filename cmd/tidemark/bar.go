@@ -68,7 +68,7 @@ func (b *bar) step(n int64) {
 // finish takes the bar away.
 func (b *bar) finish() {
 	if b.drawn != nil {
-		_ = b.drawn.Finish()
+		_ = b.drawn.Finish() // as above
 		_ = b.drawn.Clear()
 	}
 }

@@ -181,7 +181,7 @@ func (c *cluster) supervise(w *worker) {
 		if !expected {
 			c.hist.Add(history.Op{Kind: history.Exit, T0: c.hist.Now(), Text: w.name, Err: w.exit() + ": " + c.lastLine(w)})
 		}
-		_ = pause(context.Background(), away)
+		_ = pause(context.Background(), away) // it ends early with its context only
 		w.mu.Lock()
 		wanted = w.wanted
 		var err error
@@ -342,6 +342,7 @@ func (c *cluster) downServices(purge bool) error {
 	if purge {
 		args = append(args, "--purge")
 	}
+	// Also after an interrupt what was started is ended.
 	cmd := exec.CommandContext(context.Background(), filepath.Join(c.root, "deploy/local/down"), args...)
 	cmd.Stderr = os.Stderr
 	return errors.Join(append(errs, cmd.Run())...)

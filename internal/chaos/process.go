@@ -57,6 +57,7 @@ func (p *process) start(more ...string) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
+	// It is ended by end, and not with a context, which would kill it.
 	cmd := exec.CommandContext(context.Background(), p.argv[0], append(p.argv[1:len(p.argv):len(p.argv)], more...)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -131,6 +132,7 @@ func (p *process) end(sig syscall.Signal, within time.Duration) error {
 		return nil
 	}
 	// One that is stopped takes no other signal than a kill.
+	// Whether it took a signal shows in whether it ends.
 	_ = p.signal(syscall.SIGCONT)
 	_ = p.signal(sig)
 	if until(context.Background(), within, func() bool { return !p.runs() }) == nil {

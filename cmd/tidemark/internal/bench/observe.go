@@ -27,7 +27,7 @@ const (
 	probeEvery = time.Millisecond
 	probeShare = 8
 	// History is seconds behind on purpose. The pause is historyEvery at least, and
-	// a third of the message's age, half a second at most.
+	// a third of the message's age, historyPause at most.
 	historyEvery = 50 * time.Millisecond
 	historyShare = 3
 	historyPause = time.Second / 2

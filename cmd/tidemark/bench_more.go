@@ -321,26 +321,33 @@ func (a *app) benchCompare(ctx context.Context, f e2eFlags, first, second string
 
 func newBenchPlanCmd(a *app) *cobra.Command {
 	p, f := bench.Plan{Costs: bench.DefaultCosts()}, checkFlags{}
+	var speed []float64
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Work out what a load needs: cores, memory, disk",
 		Long: `Plan works out how many cores each part of a deployment needs, and what Redis and
 history hold, from costs that were measured (docs/performance.md has the formula
-and how they were). They are of one machine: measure yours with 'bench stage' and
-'bench e2e' and scale by the ratio. ROUNDS are cores that one
-process of a worker takes beside them while it has room, for batches of few
-messages. Plan for twice of what it says: lag is made up only with room above the
-rate.
+and how they were). They are of one machine; --speed says how many times as fast
+another one is. ROUNDS are cores that one process of a worker takes beside them
+while it has room, for batches of few messages. Plan for twice of what it says: lag
+is made up only with room above the rate.
 
 With --check three loads are measured, as 'bench e2e' does, on a real Kafka and
 Redis, and what the plan says of each stands beside what it was; that takes one to
-three minutes. With --processes each that is told of each worker.`,
+three minutes. Without --speed the first of them says how fast this machine is, and
+the others check what follows from it. With --processes each all is told of each
+worker.`,
 		Example: `  tidemark bench plan --rate 5000 --conversations 1000000 --members 2
-  tidemark bench plan --check --kafka 127.0.0.1:9092 --redis 127.0.0.1:6379`,
+  tidemark bench plan --check --kafka 127.0.0.1:9092 --redis 127.0.0.1:6379
+  tidemark bench plan --rate 5000 --speed 1.8,1.9,1.9`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if p.Speed, err = bench.SpeedOf(speed); err != nil {
+				return usageError{err}
+			}
 			if f.check {
-				return a.checkPlan(cmd.Context(), f)
+				return a.checkPlan(cmd.Context(), f, p.Speed)
 			}
 			answer, err := p.Answer()
 			if err != nil {
@@ -370,6 +377,7 @@ three minutes. With --processes each that is told of each worker.`,
 	flags.IntVar(&p.Members, "members", 2, "members of each")
 	flags.Float64Var(&p.Burst, "burst", 1, "messages that a conversation gets in a row, on average")
 	flags.Float64Var(&p.Kept, "kept", 100, "messages of a conversation that stand in Redis, on average")
+	flags.Float64SliceVar(&speed, "speed", nil, "how many times as fast the machine is as that of the costs: one `number`, or three: of roles, Redis and Kafka")
 	flags.Float64Var(&p.Online, "online", 0.1, "share of members whose device is connected")
 	return cmd
 }

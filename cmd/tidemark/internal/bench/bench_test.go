@@ -2,6 +2,7 @@ package bench_test
 
 import (
 	"context"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,12 +52,37 @@ func TestPlans(t *testing.T) {
 	}
 	// So it is where messages come in bursts.
 	bursts := plan(func(p *bench.Plan) { p.Burst = 5 })
-	if bursts.PerBatch < 5 || bursts.PerBatch > 5.1 || bursts.Needs[0].Cores >= one.Needs[0].Cores {
-		t.Errorf("b = %g of bursts of 5; cores %+v", bursts.PerBatch, bursts.Needs[0])
+	if bursts.PerBatch <= 1.5 || bursts.PerBatch > 5 || bursts.Needs[0].Cores >= one.Needs[0].Cores || bursts.Needs[0].Rounds >= one.Needs[0].Rounds {
+		t.Errorf("b = %g of bursts of 5; %+v", bursts.PerBatch, bursts.Needs[0])
 	}
-	// Rounds do not grow with the rate once there are enough of them.
-	if one.Needs[0].Rounds <= 0 || ten.Needs[0].Rounds > 1.01*one.Needs[0].Rounds {
+	// The faster the messages of one follow, the fewer pieces it is cut into; never
+	// more than it has messages.
+	quick := plan(func(p *bench.Plan) { p.Burst, p.Rate, p.Conversations = 5, 100_000, 1e9 })
+	slow := plan(func(p *bench.Plan) { p.Burst, p.Rate = 5, 1 })
+	if quick.PerBatch < 4.9 || quick.PerBatch > 5 || slow.PerBatch < 1 || slow.PerBatch > 1.01 {
+		t.Errorf("b = %g of bursts of 5 in a rush, %g of slow ones", quick.PerBatch, slow.PerBatch)
+	}
+	// Rounds grow less and less with the rate, and what a machine does faster takes less of all.
+	if one.Needs[0].Rounds <= 0 || ten.Needs[0].Rounds > 1.3*one.Needs[0].Rounds || ten.Needs[0].Rounds < one.Needs[0].Rounds {
 		t.Errorf("rounds take %g cores, %g for ten times the rate", one.Needs[0].Rounds, ten.Needs[0].Rounds)
+	}
+	twice := plan(func(p *bench.Plan) { p.Speed = bench.Speed{Roles: 2, Redis: 4} })
+	for i, n := range twice.Needs {
+		by := map[string]float64{"redis": 4, "kafka": 1}[n.Part]
+		if by == 0 {
+			by = 2
+		}
+		if math.Abs(n.Cores*by-one.Needs[i].Cores) > 1e-9 || math.Abs(n.Rounds*by-one.Needs[i].Rounds) > 1e-9 || n.Memory != one.Needs[i].Memory {
+			t.Errorf("at a speed of %g %+v, before %+v", by, n, one.Needs[i])
+		}
+	}
+	for _, wrong := range [][]float64{{0}, {-1}, {1, 2}, {1, 2, 3, 4}, {math.NaN()}, {math.Inf(1)}} {
+		if s, err := bench.SpeedOf(wrong); err == nil {
+			t.Errorf("%v is a speed: %+v", wrong, s)
+		}
+	}
+	if s, err := bench.SpeedOf([]float64{3}); err != nil || s != (bench.Speed{Roles: 3, Redis: 3, Kafka: 3}) {
+		t.Errorf("one number: %+v, %v", s, err)
 	}
 	bad := bench.Plan{Rate: 0, Size: 0, Online: 2}
 	if _, err := bad.Answer(); err == nil || !strings.Contains(err.Error(), "rate") || !strings.Contains(err.Error(), "online") {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,8 +14,9 @@ type PlannedLoad struct {
 	Load Load
 }
 
-// PlannedLoads are those: at few messages a second rounds are most of the cost, at
-// more the messages are, and bursts share what is done for a conversation.
+// PlannedLoads are those. The first one tells how fast a machine is, as it is of
+// rounds and of messages by halves; at few messages a second rounds are most of the
+// cost, and bursts share what is done for a conversation.
 func PlannedLoads() []PlannedLoad {
 	one := func(rate float64, conversations, burst int) PlannedLoad {
 		l := PlannedLoad{
@@ -28,7 +30,7 @@ func PlannedLoads() []PlannedLoad {
 		}
 		return l
 	}
-	return []PlannedLoad{one(1000, 10_000, 1), one(3000, 10_000, 1), one(4000, 5_000, 10)}
+	return []PlannedLoad{one(3000, 10_000, 1), one(1000, 10_000, 1), one(4000, 5_000, 10)}
 }
 
 // Checked is what a plan says of one part, beside what a trial came to, in
@@ -49,6 +51,35 @@ type Checked struct {
 	// Sustained tells whether the load went through; otherwise fewer rounds were
 	// made than planned.
 	Sustained bool `json:"sustained"`
+	// Speed is what the plan takes the machine for. Calibrates: it is from this very
+	// trial, which therefore checks nothing by itself.
+	Speed      Speed `json:"speed"`
+	Calibrates bool  `json:"calibrates"`
+}
+
+// Calibrate gives the speed of the machine by a trial of a load: what the plan says
+// by what it was. A part that could not be watched counts as fast as the roles.
+func (l *PlannedLoad) Calibrate(r *Report) (Speed, error) {
+	plain := *l
+	plain.Plan.Speed = Speed{}
+	got, err := plain.Check(r)
+	if err != nil {
+		return Speed{}, err
+	}
+	ratio := map[string]float64{}
+	for _, c := range got {
+		ratio[c.Part] = c.Ratio
+	}
+	s := Speed{ratio["all roles"], ratio["redis"], ratio["kafka"]}
+	if s.Roles == 0 {
+		return Speed{}, errors.New("the processes of the roles could not be watched, so nothing tells how fast this machine is")
+	}
+	for _, part := range []*float64{&s.Redis, &s.Kafka} {
+		if *part == 0 {
+			*part = s.Roles
+		}
+	}
+	return s, nil
 }
 
 // Check holds a plan against a trial of its load. Parts whose processes could not be
@@ -89,7 +120,7 @@ func (l *PlannedLoad) Check(r *Report) ([]Checked, error) {
 		}
 		out = append(out, Checked{
 			Load: l.Name, Part: n.Part, Planned: planned, Rounds: us(n.Rounds), Measured: m, Ratio: planned / m,
-			PerBatch: a.PerBatch, MeasuredPerBatch: perBatch, Sustained: r.Sustained,
+			PerBatch: a.PerBatch, MeasuredPerBatch: perBatch, Sustained: r.Sustained, Speed: l.Plan.Speed,
 		})
 	}
 	return out, nil

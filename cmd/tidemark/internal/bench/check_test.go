@@ -59,3 +59,45 @@ func TestPlannedLoadsAreSound(t *testing.T) {
 		}
 	}
 }
+
+// The first load tells how fast the machine is: its own plan is exact then, and
+// that of another load is as much less.
+func TestATrialTellsTheSpeed(t *testing.T) {
+	loads := bench.PlannedLoads()
+	r := &bench.Report{Processes: []bench.Usage{{Name: "tidemark", PerMessage: 200}, {Name: "kafka", PerMessage: 100}}}
+	speed, err := loads[0].Calibrate(r)
+	if err != nil || speed.Redis != speed.Roles || speed.Kafka == speed.Roles {
+		t.Fatalf("%+v, %v: Redis could not be watched, so it is taken to be as fast as the roles", speed, err)
+	}
+	loads[0].Plan.Speed = speed
+	if again, err := loads[0].Calibrate(r); err != nil || again != speed {
+		t.Errorf("by a load that has a speed: %+v, %v", again, err)
+	}
+	for _, l := range loads[:2] {
+		l.Plan.Speed = bench.Speed{}
+		before, err := l.Plan.Answer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Plan.Speed = speed
+		after, err := l.Plan.Answer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(after.Needs[5].Cores*speed.Kafka-before.Needs[5].Cores) > 1e-9 {
+			t.Errorf("%s: %+v, before %+v at %+v", l.Name, after.Needs[5], before.Needs[5], speed)
+		}
+	}
+	got, err := loads[0].Check(r)
+	if err != nil || len(got) != 2 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for _, c := range got {
+		if math.Abs(c.Ratio-1) > 1e-9 || c.Speed != speed {
+			t.Errorf("%+v", c)
+		}
+	}
+	if s, err := loads[0].Calibrate(&bench.Report{}); err == nil {
+		t.Errorf("of nothing: %+v", s)
+	}
+}

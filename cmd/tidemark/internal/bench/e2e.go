@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -383,7 +382,7 @@ func (s *Session) drain(ctx context.Context, seen int64, rows float64) error {
 		return m["tidemark_tomongo_rows_total"] >= rows || !s.persists(m), err
 	})
 	if err != nil {
-		return fmt.Errorf("%d of %d messages are through: %w", s.observer.seen.Load(), seen, err)
+		return fmt.Errorf("%d of %d messages are through: %w%s", s.observer.seen.Load(), seen, err, s.sys.troubles(ctx))
 	}
 	return nil
 }
@@ -464,36 +463,45 @@ func (w *watch) lags() (sequenced, persisted float64) {
 	return sequenced, persisted
 }
 
-// throughput gives messages a second that went through: of the measured ones,
-// from the moment at which the last one before them was through to that of the
-// last one, in the log or in history, whichever took longer. History is behind by
-// some seconds on purpose, at both ends. All were through at end.
+// throughput gives messages a second that went through while the measured ones
+// were sent, in the log or in history, whichever was slower.
 func (w *watch) throughput(end time.Time) float64 {
-	all, n := w.clock.to-w.first, w.clock.to-w.clock.from
-	last := Point{Second: end.Sub(w.begun).Seconds(), Sequenced: all, Persisted: all}
-	return throughput(append(slices.Clone(w.points), last), all-n, all)
-}
-
-func throughput(points []Point, from, to int64) float64 {
-	took := 1e-3
-	for _, through := range []func(*Point) int64{
-		func(p *Point) int64 { return p.Sequenced }, func(p *Point) int64 { return p.Persisted },
-	} {
-		took = max(took, reached(points, to, through)-reached(points, from, through))
+	begun := w.clock.intended(w.clock.from)
+	if rate, ok := throughput(w.points, w.clock.from-w.first, w.clock.to-w.first, w.clock.rate); ok {
+		return rate
 	}
-	return float64(to-from) / took
+	// Too short to be told by its points: all were through at end.
+	return min(w.clock.rate, float64(w.clock.to-w.clock.from)/end.Sub(begun).Seconds())
 }
 
-// reached gives the second at which n messages were through, as if those between
-// two points had come evenly.
-func reached(points []Point, n int64, through func(*Point) int64) float64 {
-	at, had := 0.0, int64(0)
-	for i := range points {
-		second, has := points[i].Second, through(&points[i])
-		if has >= n {
-			return at + (second-at)*float64(n-had)/float64(max(has-had, 1))
+// fewestPoints make a slope: five seconds, in which history is written once.
+const fewestPoints = 6
+
+// throughput is the slope of a line through the points at which messages from
+// from to to were due (least squares), which is not told by where history was in
+// its steps of some seconds when they began and when they ended. It is no more than the rate,
+// as more is what was made up for before.
+func throughput(points []Point, from, to int64, rate float64) (float64, bool) {
+	var in []Point
+	for _, p := range points {
+		if p.Intended >= from && p.Intended < to {
+			in = append(in, p)
 		}
-		at, had = second, has
 	}
-	return at
+	if len(in) < fewestPoints {
+		return 0, false
+	}
+	slope := func(through func(*Point) int64) float64 {
+		n, seconds, messages := float64(len(in)), 0.0, 0.0
+		for i := range in {
+			seconds, messages = seconds+in[i].Second/n, messages+float64(through(&in[i]))/n
+		}
+		square, product := 0.0, 0.0
+		for i := range in {
+			d := in[i].Second - seconds
+			square, product = square+d*d, product+d*(float64(through(&in[i]))-messages)
+		}
+		return product / square
+	}
+	return max(0, min(rate, slope(func(p *Point) int64 { return p.Sequenced }), slope(func(p *Point) int64 { return p.Persisted }))), true
 }

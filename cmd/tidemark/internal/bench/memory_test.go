@@ -22,31 +22,41 @@ func TestMemoryIsToldOverTime(t *testing.T) {
 	}
 }
 
-// History is behind on purpose, which is no less throughput; the slower of the two
-// is what went through.
+// History comes in steps of five seconds and is behind on purpose, neither of which
+// is less throughput; the slower of log and history is what went through, and
+// what was made up for is no more than the rate.
 func TestThroughputLeavesOutWhatHistoryIsBehindOnPurpose(t *testing.T) {
+	const rate, from, to = 1000, 5000, 45_000
 	points := func(log, history func(second int64) int64) (out []bench.Point) {
-		for second := range int64(40) {
-			out = append(out, bench.Point{Second: float64(second + 1), Sequenced: log(second + 1), Persisted: history(second + 1)})
+		for second := int64(1); second <= 50; second++ {
+			out = append(out, bench.Point{Second: float64(second), Intended: min(second*rate, to), Sequenced: log(second), Persisted: history(second)})
 		}
 		return out
 	}
 	even := func(rate int64) func(int64) int64 {
-		return func(second int64) int64 { return min(second*rate, 20_000) }
+		return func(second int64) int64 { return min(second*rate, to) }
 	}
-	late := func(second int64) int64 { return even(1000)(max(second-5, 0)) }
+	steps := func(phase int64) func(int64) int64 {
+		return func(second int64) int64 { return max(0, (second-phase)/5*5*rate) }
+	}
 	for name, c := range map[string]struct {
 		points []bench.Point
 		want   float64
 	}{
-		"both at once":            {points(even(1000), even(1000)), 1000},
-		"history 5 s later":       {points(even(1000), late), 1000},
-		"history at half of it":   {points(even(1000), even(500)), 500},
-		"the log at half of it":   {points(even(500), even(500)), 500},
-		"faster than can be told": {[]bench.Point{{Second: 1, Sequenced: 5000, Persisted: 5000}, {Second: 1, Sequenced: 20_000, Persisted: 20_000}}, 15_000_000},
+		"both at once":          {points(even(1000), even(1000)), 1000},
+		"history in steps":      {points(even(1000), steps(0)), 1000},
+		"steps of other times":  {points(even(1000), steps(3)), 1000},
+		"history at half of it": {points(even(1000), even(500)), 500},
+		"the log at half of it": {points(even(500), even(1000)), 500},
+		"more than was sent":    {points(even(1000), func(s int64) int64 { return s * s * 30 }), 1000},
+		"nothing in history":    {points(even(1000), func(int64) int64 { return 0 }), 0},
 	} {
-		if got := bench.Throughput(c.points, 5000, 20_000); math.Abs(got-c.want) > c.want/1000 {
-			t.Errorf("%s: %g a second, want %g", name, got, c.want)
+		got, ok := bench.Throughput(c.points, from, to, rate)
+		if !ok || math.Abs(got-c.want) > 0.02*rate || got > rate {
+			t.Errorf("%s: %g a second (%v), want %g", name, got, ok, c.want)
 		}
+	}
+	if got, ok := bench.Throughput(points(even(1000), even(1000))[:9], from, to, rate); ok {
+		t.Errorf("of five points: %g", got)
 	}
 }

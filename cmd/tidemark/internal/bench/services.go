@@ -153,6 +153,24 @@ func (s *system) dead() error {
 	return errors.Join(errs...)
 }
 
+// troubles tells of each process that is not ready why, and what it said last, to
+// stand behind an error; nothing where all are.
+func (s *system) troubles(ctx context.Context) string {
+	// Whoever asks has run out of time.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	var out strings.Builder
+	for _, p := range s.procs {
+		if err := p.unready(ctx, nil); err != nil {
+			fmt.Fprintf(&out, "\n%s is not ready: %v", p.name, err)
+			if said := p.said.String(); said != "" {
+				fmt.Fprintf(&out, "\nit said: %s", said[strings.LastIndexByte(said, '\n')+1:])
+			}
+		}
+	}
+	return out.String()
+}
+
 // kafkaOptions gives the generator's own way to Kafka. Its driver is not
 // Tidemark's, so that neither its cost nor a fault of it hides behind the
 // other's.

@@ -368,18 +368,31 @@ func (s *Session) publish(ctx context.Context, c *clock, first int64, late *hist
 	return nil
 }
 
-// drainWithin is how long what was sent may take to be through in the end.
-const drainWithin = 5 * time.Minute
+// stalledAfter is how long nothing at all may come through before what was sent is
+// given up. A backlog may take as long as it takes.
+const stalledAfter = time.Minute
 
 func (s *Session) drain(ctx context.Context, seen int64, rows float64) error {
-	ctx, cancel := context.WithTimeout(ctx, drainWithin)
-	defer cancel()
+	var lastSeen int64
+	var lastRows float64
+	moved := time.Now()
 	err := s.await(ctx, func() (bool, error) {
-		if s.observer.seen.Load() < seen {
-			return false, nil
+		// History is asked when the log has all: to ask costs the processes that are measured.
+		now, has := s.observer.seen.Load(), lastRows
+		if now >= seen {
+			m, err := scrape(ctx, s.sys.admins())
+			has = m["tidemark_tomongo_rows_total"]
+			if err != nil || has >= rows || !s.persists(m) {
+				return err == nil, err
+			}
 		}
-		m, err := scrape(ctx, s.sys.admins())
-		return m["tidemark_tomongo_rows_total"] >= rows || !s.persists(m), err
+		if now != lastSeen || has != lastRows {
+			lastSeen, lastRows, moved = now, has, time.Now()
+		}
+		if time.Since(moved) > stalledAfter {
+			return false, fmt.Errorf("none came for %v", stalledAfter)
+		}
+		return false, nil
 	})
 	if err != nil {
 		return fmt.Errorf("%d of %d messages are through: %w%s", s.observer.seen.Load(), seen, err, s.sys.troubles(ctx))

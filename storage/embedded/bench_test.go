@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/tidemark-im/tidemark/storage/embedded"
 	"github.com/tidemark-im/tidemark/watermark"
@@ -122,16 +120,6 @@ func benchmarkGathered(b *testing.B, batch int) {
 	flush()
 	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "msg/s")
 	b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(n), "us/msg")
-}
-
-// cpu gives the processor time that this process has taken.
-func cpu(b *testing.B) time.Duration {
-	b.Helper()
-	var r syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 // pair names the n-th conversation of two users, and the first of them.

@@ -185,9 +185,10 @@ func RunStage(ctx context.Context, cfg StageConfig) (_ *StageReport, err error) 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeLines(ls)) }()
-	sys := &system{redis: cfg.Redis, pids: map[string]int{"this": ownPID()}}
+	sys := &system{redis: cfg.Redis, pids: map[string]int{}}
+	sys.watch("this", ownPID())
 	if pid, ok := listener(cfg.RedisAddress); ok {
-		sys.pids["redis"] = pid
+		sys.watch("redis", pid)
 	}
 	first, err := sys.snapshot(ctx)
 	if err != nil {

@@ -49,9 +49,7 @@ func thisMachine() Machine {
 	if err != nil {
 		return m // not Linux
 	}
-	if cpus, err := fs.CPUInfo(); err == nil && len(cpus) > 0 {
-		m.CPU = strings.TrimSpace(cpus[0].ModelName)
-	}
+	m.CPU = cpuModel(fs)
 	if load, err := fs.LoadAvg(); err == nil {
 		m.Load = load.Load1
 	}

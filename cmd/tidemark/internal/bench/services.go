@@ -64,12 +64,13 @@ type system struct {
 
 // open starts the processes and finds their addresses.
 func open(ctx context.Context, cfg System) (_ *system, err error) {
-	s := &system{System: cfg, redis: cfg.Redis, pids: map[string]int{"generator": ownPID()}, topics: cfg.Kafka.Topics()}
+	s := &system{System: cfg, redis: cfg.Redis, pids: map[string]int{}, topics: cfg.Kafka.Topics()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
 		}
 	}()
+	s.watch("generator", ownPID())
 	if s.Binary == "" {
 		if s.Binary, err = os.Executable(); err != nil {
 			return nil, err
@@ -82,7 +83,7 @@ func open(ctx context.Context, cfg System) (_ *system, err error) {
 		}
 		s.procs = append(s.procs, p)
 		s.closers = append(s.closers, p.close)
-		s.pids[c.Name] = p.cmd.Process.Pid
+		s.watch(c.Name, p.cmd.Process.Pid)
 		if a := p.address("kafka"); a != "" {
 			s.Kafka.Brokers = []string{a}
 		}
@@ -122,8 +123,15 @@ func (s *system) watchServices() {
 	}
 	for name, addr := range map[string]string{"kafka": s.Kafka.Brokers[0], "redis": s.RedisAddress} {
 		if pid, ok := listener(addr); ok && !known[pid] {
-			s.pids[name] = pid
+			s.watch(name, pid)
 		}
+	}
+}
+
+// watch has what a process takes told, where that can be.
+func (s *system) watch(name string, pid int) {
+	if watches {
+		s.pids[name] = pid
 	}
 }
 

@@ -11,9 +11,12 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -59,11 +62,16 @@ func start(ctx context.Context, binary string, c Command) (_ *process, err error
 		stop()
 		return nil, err
 	}
-	if err := p.cmd.Start(); err != nil {
+	// Whoever reads what a benchmark prints may go away, as head does; then writing
+	// fails instead of ending this process, which has others to end.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	endWithParent(p.cmd)
+	started := make(chan error)
+	go p.run(out, started)
+	if err := <-started; err != nil {
 		stop()
 		return nil, fmt.Errorf("start %s: %w", c.Name, err)
 	}
-	go p.wait(out)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -88,8 +96,17 @@ func start(ctx context.Context, binary string, c Command) (_ *process, err error
 	}
 }
 
-// wait reads what the process prints until it ends.
-func (p *process) wait(out io.Reader) {
+// run starts the process and reads what it prints until it ends. Linux takes the
+// end of the thread that started it for the end of its parent, so that thread
+// stays.
+func (p *process) run(out io.Reader, started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := p.cmd.Start()
+	started <- err
+	if err != nil {
+		return
+	}
 	defer close(p.ended)
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {

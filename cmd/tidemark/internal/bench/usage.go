@@ -35,6 +35,9 @@ type Usage struct {
 
 // stat gives the processor time and memory of a process of this machine.
 func stat(pid int) (cpu float64, memory int64, err error) {
+	if !watches {
+		return 0, 0, errors.New("what a process takes is read from /proc, which only Linux has")
+	}
 	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, 0, err

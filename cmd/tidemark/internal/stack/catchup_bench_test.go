@@ -130,20 +130,6 @@ func (r *rig) oneEach(n int, id string) {
 	}
 }
 
-// within waits, longer than settle does, until a role has taken all of a topic.
-func (r *rig) within(role stack.Role, topic string) {
-	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Minute)
-	defer cancel()
-	ends, err := r.offsets.Ends(ctx, r.topic(topic))
-	if err == nil {
-		err = r.offsets.AwaitCommitted(ctx, r.topic("tidemark-"+string(role)), r.topic(topic), ends)
-	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
-}
-
 // promote makes Redis one that was promoted just now, with all that it held.
 func promote(b *testing.B, r *rig, addr string) {
 	b.Helper()

@@ -402,3 +402,17 @@ func testLogger(t testing.TB) *slog.Logger {
 	})
 	return slog.New(slog.NewTextHandler(f, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
+
+// within waits, longer than settle does, until a role has taken all of a topic.
+func (r *rig) within(role stack.Role, topic string) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Minute)
+	defer cancel()
+	ends, err := r.offsets.Ends(ctx, r.topic(topic))
+	if err == nil {
+		err = r.offsets.AwaitCommitted(ctx, r.topic("tidemark-"+string(role)), r.topic(topic), ends)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}

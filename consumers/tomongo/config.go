@@ -17,8 +17,8 @@ import (
 const (
 	DefaultDeadLetter = wire.TopicDeadLetter
 	DefaultInputs     = wire.TopicToRedis
-	DefaultFlushMarks = 50_000
-	DefaultFlushEvery = 10 * time.Second
+	DefaultFlushMarks = 100_000
+	DefaultFlushEvery = 15 * time.Second
 	DefaultDeleteStep = 1000
 )
 

@@ -537,3 +537,37 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("a closed stage leaves an old mark: %v", got)
 	}
 }
+
+// The load that budgets are of: 15,000 messages a second to 10,000 conversations of
+// two, of which one of four partitions has a quarter. Watermarks are written once
+// for ten advances or more (design: write-behind), by the defaults.
+func TestATenthOfTheWatermarksIsWrittenUnderLoad(t *testing.T) {
+	const convs, rate, step, seconds = 2500, 3750, 50 * time.Millisecond, 45
+	w, reg, clock := newWorld(), prometheus.NewRegistry(), time.Unix(0, 0)
+	s := w.stage(t, func(c *tomongo.Config) {
+		c.FlushEvery, c.Registerer, c.Now = 0, reg, func() time.Time { return clock }
+	})
+	ids, users := make([]watermark.ConversationID, convs), [2]watermark.UserID{"a", "b"}
+	for i := range ids {
+		ids[i] = watermark.ConversationID(fmt.Sprint("group:g", i))
+	}
+	taken := 0
+	for n := 0; n < rate*seconds; {
+		clock = clock.Add(step)
+		for range int(rate * step.Seconds()) {
+			conv, seq := ids[n%convs], watermark.Seq(n/convs+1)
+			w.append(t, conv, said(message(seq, users[seq%2], fmt.Sprint(seq))))
+			n++
+		}
+		handle(t, s, w.log[taken:])
+		taken = len(w.log)
+	}
+	flush(t, s)
+	written := 0
+	for _, c := range w.changes {
+		written += len(c.Members)
+	}
+	if advances := len(w.log); written == 0 || written*10 > advances {
+		t.Errorf("%d watermarks written for %d advances, want a tenth at most", written, advances)
+	}
+}

@@ -219,7 +219,7 @@ func Default() Config {
 		Redis:     Redis{Addresses: []string{"127.0.0.1:6379"}, Expiry: 24 * time.Hour, HotLog: 1000, Timeout: 3 * time.Second},
 		History:   History{Backend: "sqlite", Path: "tidemark.db", Timeout: 30 * time.Second},
 		ToRedis:   ToRedis{UnreadPolicy: "advance_on_send", MaxBatch: 2000, FloorEntries: 100_000, MaxTail: 1_000_000},
-		ToMongo:   ToMongo{MaxBatch: 2000, WriteInterval: 5 * time.Second, FlushMarks: 50_000, FlushInterval: 10 * time.Second, FlushIdle: 250 * time.Millisecond},
+		ToMongo:   ToMongo{MaxBatch: 2000, WriteInterval: 5 * time.Second, FlushMarks: 100_000, FlushInterval: 15 * time.Second, FlushIdle: 250 * time.Millisecond},
 		ToOffline: defaultToOffline(),
 		ToPush:    ToPush{MaxAge: 5 * time.Minute, CacheMembers: 200_000, CrowdAbove: 256, CrowdBelow: 192},
 		Sync:      Sync{Listen: "127.0.0.1:8080", PageBytes: 2 << 20, AnswerTimeout: 10 * time.Second, Reflection: true},

@@ -1,7 +1,10 @@
 package bench_test
 
 import (
+	"context"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/bench"
@@ -99,5 +102,24 @@ func TestATrialTellsTheSpeed(t *testing.T) {
 	}
 	if s, err := loads[0].Calibrate(&bench.Report{}); err == nil {
 		t.Errorf("of nothing: %+v", s)
+	}
+}
+
+// A process that is ready has no part in it; the time of whoever asks is over.
+func TestAStandstillIsExplained(t *testing.T) {
+	ready := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer ready.Close()
+	stuck := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, r.URL.Path+": toRedis/0 is stuck: redis_oom", http.StatusServiceUnavailable)
+	}))
+	defer stuck.Close()
+	over, stop := context.WithCancel(t.Context())
+	stop()
+	got, err := bench.Troubles(over, "an old line\nstage failed\n", ready.URL, stuck.URL)
+	if want := "\nrole 1 is not ready: /readyz: toRedis/0 is stuck: redis_oom\nit said: stage failed"; err != nil || got != want {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+	if got, err := bench.Troubles(t.Context(), "", ready.URL); err != nil || got != "" {
+		t.Errorf("of a process that is ready: %q, %v", got, err)
 	}
 }

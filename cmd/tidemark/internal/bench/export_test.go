@@ -49,3 +49,17 @@ func ReadHistory(ctx context.Context, cfg StageConfig) error {
 	}
 	return nil
 }
+
+// Troubles is what stands behind the error of a trial that stands still, of
+// processes that have such an admin address and said so much.
+func Troubles(ctx context.Context, said string, admins ...string) (string, error) {
+	s := &system{}
+	for i, a := range admins {
+		p := &process{name: fmt.Sprint("role ", i), said: &tail{}, where: map[string]string{"admin": a}}
+		if _, err := p.said.Write([]byte(said)); err != nil {
+			return "", err
+		}
+		s.procs = append(s.procs, p)
+	}
+	return s.troubles(ctx), nil
+}

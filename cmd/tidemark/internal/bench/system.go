@@ -49,6 +49,10 @@ type process struct {
 	where map[string]string // addresses by name
 }
 
+// outliveReaders: whoever reads what a benchmark prints may go away, as head does;
+// then writing fails instead of ending this process, which has others to end.
+var outliveReaders = sync.OnceFunc(func() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) })
+
 // start starts a process and waits until it is ready.
 func start(ctx context.Context, binary string, c Command) (_ *process, err error) {
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -62,9 +66,7 @@ func start(ctx context.Context, binary string, c Command) (_ *process, err error
 		stop()
 		return nil, err
 	}
-	// Whoever reads what a benchmark prints may go away, as head does; then writing
-	// fails instead of ending this process, which has others to end.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	outliveReaders()
 	endWithParent(p.cmd)
 	started := make(chan error)
 	go p.run(out, started)

@@ -2,8 +2,11 @@ package syncapi
 
 import (
 	"context"
+	"encoding/binary"
+	"hash/fnv"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/tidemark-im/tidemark/watermark"
 )
@@ -15,6 +18,18 @@ type ordered struct {
 	all   []snapshotItem
 	top   int64 // the latest time in the list
 	floor int64 // the walk is about what is later, and what came to the list
+	print func() uint64
+}
+
+// printOf tells one order from another: its conversations and their times.
+func printOf(list []snapshotItem) uint64 {
+	h := fnv.New64a()
+	var b []byte
+	for i := range list {
+		b = binary.BigEndian.AppendUint64(append(b[:0], list[i].conv...), uint64(list[i].time))
+		_, _ = h.Write(b) // never fails
+	}
+	return h.Sum64()
 }
 
 // orderOf gives the order of a list, of which a walk goes over what is later
@@ -33,7 +48,8 @@ func orderOf(user watermark.UserID, list *watermark.ListOrder, floor int64) *sna
 // later gives of the same list what is later than floor.
 func (s *snapshot) later(floor int64) *snapshot {
 	o := &snapshot{user: s.user, items: s.whole()}
-	o.known, o.floor, o.top = s.known, floor, math.MinInt64
+	whole := o.items
+	o.known, o.floor, o.top, o.print = s.known, floor, math.MinInt64, sync.OnceValue(func() uint64 { return printOf(whole) })
 	if len(o.items) > 0 {
 		o.top = o.items[0].time
 	}
@@ -108,10 +124,17 @@ func (s *Service) order(ctx context.Context, t pageToken, user watermark.UserID)
 // A walk of one page is done. One of more is followed by another over what is
 // later than its start or came to the list since: both are looked for once, at
 // its end, and not at all where nothing was appended to the log meanwhile.
+//
+// Where the order is not the one that the page before went over, because that is gone,
+// a conversation may have risen to a time between the walk's place and its top:
+// messages come in the order of the log, not of their times. So the walk that
+// follows begins at the place, and serves twice what stands above it.
 func (s *Service) after(ctx context.Context, t pageToken, o *snapshot, ahead []snapshotItem, served int) (*pageToken, error) {
 	first := t.conv == ""
 	if first {
 		t.top = o.top
+	} else if t.walk < maxAgain && o.print() != t.print && t.time > math.MinInt64 {
+		t.top = min(t.top, t.time-1)
 	}
 	if served < len(ahead) {
 		last := ahead[served-1]
@@ -135,15 +158,21 @@ func (s *Service) after(ctx context.Context, t pageToken, o *snapshot, ahead []s
 	if len(now.items) == 0 {
 		return nil, nil
 	}
-	return s.keep(pageToken{time: math.MaxInt64}, now), nil
+	return s.keep(pageToken{time: math.MaxInt64, walk: t.walk + 1}, now), nil
 }
+
+// maxAgain is of how many walks in a row the one that follows serves again what the
+// loss of their order may have hidden. Where pages go to another process each
+// and the list never stands still there would be no end to it; what rises beside
+// the place of the last of them comes with the next listing.
+const maxAgain = 2
 
 // keep gives t with the name of o, which is kept for the page that it is for. Its
 // floor is what counts where that page does not find it: then what came to the
 // list cannot be told from what is old, and everything is walked over.
 func (s *Service) keep(t pageToken, o *snapshot) *pageToken {
 	s.orders.put(o)
-	t.snapshot, t.floor = o.id, o.floor
+	t.snapshot, t.floor, t.print = o.id, o.floor, o.print()
 	if n := len(o.items); n > 0 && o.items[n-1].time <= o.floor {
 		t.floor = math.MinInt64
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"testing"
@@ -260,34 +261,122 @@ func TestTheOrderOfAListExpires(t *testing.T) {
 	}
 }
 
-// Tokens that a process of the version before has made are taken.
-func TestTokensOfTheVersionBefore(t *testing.T) {
-	w := newWorld()
-	talksOf(t, w, 30)
-	s := newService(t, w, exactly(w))
-	var names []string
-	for token := ""; ; {
+// Tokens that processes of the versions before have made are taken, and a walk of
+// such pages ends: they do not say how many walks there were.
+func TestTokensOfTheVersionsBefore(t *testing.T) {
+	const mark, snapshot, print = 1, 7, 15 // where they begin
+	for version, kept := range map[byte]int{1: snapshot, 2: print} {
+		w := newWorld()
+		talksOf(t, w, 30)
+		s := newService(t, w, exactly(w))
+		var names []string
+		for token, pages := "", 0; ; pages++ {
+			res, err := s.GetWatermarks(t.Context(), &v1.GetWatermarksRequest{User: "A", PageSize: 10, PageToken: token})
+			if err != nil || pages > 20 {
+				t.Fatal(version, pages, err)
+			}
+			for _, m := range res.Watermarks {
+				names = append(names, m.Conversation)
+			}
+			if res.NextPageToken == "" {
+				break
+			}
+			b, err := base64.RawURLEncoding.DecodeString(res.NextPageToken)
+			if err != nil || b[0] != 3 {
+				t.Fatal(b, err)
+			}
+			rest := b[print+8:]
+			numbers := 0
+			for range 3 {
+				_, n := binary.Varint(rest[numbers:])
+				numbers += n
+			}
+			_, walk := binary.Varint(rest[numbers:])
+			old := append([]byte{version}, b[mark:kept]...)
+			old = append(append(old, rest[:numbers]...), rest[numbers+walk:]...)
+			token = base64.RawURLEncoding.EncodeToString(old)
+			at(t, w, "single:A:u00029", int64(2000+pages))
+		}
+		if slices.Sort(names); len(slices.Compact(names)) != 30 {
+			t.Errorf("version %d: %d conversations", version, len(names))
+		}
+	}
+}
+
+// A conversation that gets a message with a time that the walk has passed, and
+// that is not the latest, is served although the page that follows does not find
+// the order: it asks another process, or a lost answer again.
+func TestWhatRisesIntoAWalkIsServedThoughTheOrderIsGone(t *testing.T) {
+	ask := func(t *testing.T, s *syncapi.Service, token string) ([]string, string) {
+		t.Helper()
 		res, err := s.GetWatermarks(t.Context(), &v1.GetWatermarksRequest{User: "A", PageSize: 10, PageToken: token})
 		if err != nil {
 			t.Fatal(err)
 		}
+		var names []string
 		for _, m := range res.Watermarks {
 			names = append(names, m.Conversation)
 		}
-		if res.NextPageToken == "" {
-			break
-		}
-		b, err := base64.RawURLEncoding.DecodeString(res.NextPageToken)
-		if err != nil || b[0] != 2 {
-			t.Fatal(b, err)
-		}
-		b[0] = 1
-		token = base64.RawURLEncoding.EncodeToString(slices.Delete(b, 7, 15)) // the snapshot's name
+		return names, res.NextPageToken
 	}
-	if slices.Sort(names); len(slices.Compact(names)) != 30 {
-		t.Errorf("%d conversations", len(names))
+	rest := func(t *testing.T, s *syncapi.Service, token string) (all []string) {
+		t.Helper()
+		for pages := 0; token != ""; pages++ {
+			var names []string
+			if names, token = ask(t, s, token); pages > 20 {
+				t.Fatal("no end")
+			}
+			all = append(all, names...)
+		}
+		return all
 	}
+	const old = "single:A:u00000"
+	for _, lost := range []string{"another process", "a lost answer"} {
+		t.Run(lost, func(t *testing.T) {
+			w := newWorld()
+			talksOf(t, w, 30)
+			first, second := newService(t, w, exactly(w)), newService(t, w, exactly(w))
+			_, token := ask(t, first, "")
+			if lost == "another process" {
+				at(t, w, old, 1025) // the first page ended at 1020
+				if got := rest(t, second, token); !slices.Contains(got, old) {
+					t.Errorf("it is not among %v", got)
+				}
+				return
+			}
+			_, token = ask(t, first, token)
+			rest(t, first, token) // which lets go of the order
+			at(t, w, old, 1025)
+			if got := rest(t, first, token); !slices.Contains(got, old) {
+				t.Errorf("it is not among %v", got)
+			}
+		})
+	}
+	t.Run("always another process, and a list that never stands still", func(t *testing.T) {
+		w := newWorld()
+		talksOf(t, w, 50)
+		services := []*syncapi.Service{newService(t, w, exactly(w)), newService(t, w, exactly(w))}
+		met := map[string]bool{}
+		for token, pages := "", 0; ; {
+			names, next := ask(t, services[pages%2], token)
+			for _, name := range names {
+				met[name] = true
+			}
+			if token = next; token == "" {
+				break
+			}
+			if pages++; pages > 5*(maxAgain+2) {
+				t.Fatal("no end")
+			}
+			at(t, w, watermark.SingleOf("A", userID(fmt.Sprintf("u%05d", pages%3))), int64(1045))
+		}
+		if len(met) != 50 {
+			t.Errorf("%d conversations", len(met))
+		}
+	})
 }
+
+const maxAgain = 2 // as in the package
 
 // What came to the list while a walk was under way, with an old time, is served
 // in the walk that follows also where that finds nothing that was kept.

@@ -23,13 +23,19 @@ type pageToken struct {
 	conv     watermark.ConversationID
 	floor    int64 // this walk is about conversations later than floor
 	top      int64 // the latest time when this walk began
+	// print tells the order apart from one that was read later, where the
+	// snapshot is not kept any more; walk is how many walks there were before.
+	print uint64
+	walk  int64
 }
 
 const (
-	tokenVersion = 2
-	// plainVersion has no snapshot: a token of a process of an older version.
-	plainVersion = 1
-	maxToken     = 512 // bytes of text; a longer one was not made here
+	tokenVersion = 3
+	// Those of processes of older versions: snapshotVersion has neither print nor
+	// walk, plainVersion no snapshot either.
+	snapshotVersion = 2
+	plainVersion    = 1
+	maxToken        = 512 // bytes of text; a longer one was not made here
 )
 
 var errToken = errors.New("page token")
@@ -39,7 +45,8 @@ func (t pageToken) encode(user watermark.UserID) string {
 	b := []byte{tokenVersion}
 	b = append(b, userMark(user)...)
 	b = binary.BigEndian.AppendUint64(b, t.snapshot)
-	for _, n := range []int64{t.time, t.floor, t.top} {
+	b = binary.BigEndian.AppendUint64(b, t.print)
+	for _, n := range []int64{t.time, t.floor, t.top, t.walk} {
 		b = binary.AppendVarint(b, n)
 	}
 	b = append(b, t.conv...)
@@ -58,12 +65,18 @@ func decodeToken(s string, user watermark.UserID) (pageToken, error) {
 	version, b := b[0], b[1+markLen:]
 	switch {
 	case version == plainVersion:
-	case version == tokenVersion && len(b) >= 8:
+	case version == snapshotVersion && len(b) >= 8:
 		t.snapshot, b = binary.BigEndian.Uint64(b), b[8:]
+	case version == tokenVersion && len(b) >= 16:
+		t.snapshot, t.print, b = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:]), b[16:]
 	default:
 		return t, errToken
 	}
-	for _, p := range []*int64{&t.time, &t.floor, &t.top} {
+	numbers := []*int64{&t.time, &t.floor, &t.top, &t.walk}
+	if version != tokenVersion {
+		numbers, t.walk = numbers[:3], maxAgain // it has no print that could be compared
+	}
+	for _, p := range numbers {
 		v, n := binary.Varint(b)
 		if n <= 0 {
 			return t, errToken

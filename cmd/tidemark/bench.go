@@ -62,6 +62,10 @@ func newBenchCmd(a *app) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
+		bench.OutliveReaders()
+		return cmd.Root().PersistentPreRunE(cmd, args)
+	}
 	cmd.AddCommand(newBenchE2ECmd(a), newBenchStageCmd(a), newBenchSyncCmd(a), newBenchCompareCmd(a), newBenchPlanCmd(a), newBenchScaleCmd(a), newBenchDevicesCmd(a))
 	return cmd
 }
@@ -127,6 +131,11 @@ func (a *app) benchE2E(ctx context.Context, f e2eFlags) (err error) {
 	if f.plot != "" {
 		if err := bench.Plottable(f.plot); err != nil {
 			return usageError{fmt.Errorf("--plot %w", err)}
+		}
+	}
+	for _, rate := range f.rates {
+		if err := bench.CheckRate(rate); err != nil {
+			return err
 		}
 	}
 	if len(f.rates) == 0 || (f.max && len(f.rates) > 1) {
@@ -239,6 +248,9 @@ func (a *app) benchSystem(ctx context.Context, t benchTarget) (_ bench.System, c
 		return sys, clean, err
 	}
 	sys, drop, err := a.benchReal(ctx, t, dir)
+	if err != nil {
+		return sys, clean, err
+	}
 	remove := clean
 	return sys, func() error { return errors.Join(drop(), remove()) }, err
 }
@@ -297,6 +309,9 @@ func (a *app) benchReal(ctx context.Context, t benchTarget, dir string) (_ bench
 	client, err := stack.Redis(cfg.Redis)
 	if err != nil {
 		return bench.System{}, nil, err
+	}
+	if err := bench.Reachable(ctx, kafka, client); err != nil {
+		return bench.System{}, nil, errors.Join(interrupted(ctx, err), client.Close())
 	}
 	drop = func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidemark-im/tidemark/cmd/tidemark/internal/bench"
 	"github.com/tidemark-im/tidemark/internal/config"
 )
 
@@ -57,6 +58,9 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	}
 	_, ran := errors.AsType[runError](err)
 	_, usage := errors.AsType[usageError](err)
+	if _, invalid := errors.AsType[bench.InvalidError](err); invalid {
+		usage = true
+	}
 	a.complain(err)
 	if ran && !usage {
 		if e, ok := errors.AsType[exitError](err); ok {

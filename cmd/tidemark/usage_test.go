@@ -64,6 +64,53 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
+// What a benchmark is asked for is looked at before anything is started, and leaves
+// nothing behind.
+func TestWrongBenchmarks(t *testing.T) {
+	for args, says := range map[string]string{
+		"e2e --kafka nonsense --redis 127.0.0.1:1":                 `"nonsense" is not host:port`,
+		"e2e --kafka 127.0.0.1:1 --redis 127.0.0.1:1 --set nope=1": "nope",
+		"e2e --kafka 127.0.0.1:1":                                  "--kafka and --redis go together",
+		"e2e --rate 100,0":                                         "rate must be above 0",
+		"e2e --rate NaN":                                           "rate must be above 0",
+		"e2e --conversations 0":                                    "conversations must be within",
+		"e2e --probes -1":                                          "probes must be within 0..10000 a second, are -1",
+		"e2e --plot nowhere/a.svg":                                 "--plot",
+		"e2e --plot a.gif":                                         "an .svg or a .png",
+		"compare --processes both a b":                             "",
+		"sync --rounds 0":                                          "rounds from 1 on",
+		"stage toredis":                                            "stage toredis needs a Redis",
+		"stage nope":                                               "none of toredis, tomongo, topush, gateway",
+		"stage topush --batches 0":                                 "batches from 1 on",
+		"plan --rate 1e308":                                        "rate must be above 0 and at most",
+		"plan --burst 1e308":                                       "burst must be within",
+		"plan --members 9223372036854775807":                       "members must be within",
+		"plan --speed 1,2":                                         "three",
+		"plan --speed 0":                                           "speed must be within",
+		"plan --check":                                             "--kafka and --redis are needed",
+	} {
+		t.Run(args, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Setenv("TMPDIR", dir)
+			r := tidemark(t, "", append([]string{"bench"}, strings.Fields(args)...)...)
+			if r.code != exitUsage || r.out != "" {
+				t.Errorf("exit code %d, printed %q", r.code, r.out)
+			}
+			wantSays(t, r.errOut, says, "--help' for usage")
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+		})
+	}
+	t.Run("nothing listens", func(t *testing.T) {
+		r := tidemark(t, "", "bench", "e2e", "--kafka", "127.0.0.1:1", "--redis", "127.0.0.1:1")
+		if r.code != exitFailed {
+			t.Errorf("exit code %d", r.code)
+		}
+		wantSays(t, r.errOut, "kafka at 127.0.0.1:1")
+	})
+}
+
 func TestNothingListens(t *testing.T) {
 	for name, args := range map[string][]string{
 		"sync":  {"watermarks", "--user", "a", "--server", "127.0.0.1:1"},

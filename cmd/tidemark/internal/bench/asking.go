@@ -61,7 +61,7 @@ func (c *SyncConfig) fill() error {
 	if c.Progress == nil {
 		c.Progress = func(string, int64, int64) {}
 	}
-	return errors.Join(errs...)
+	return invalid(errs...)
 }
 
 // RunSync measures GetWatermarks and Pull, warm and cold.

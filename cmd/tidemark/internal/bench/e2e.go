@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,14 +40,17 @@ type Config struct {
 
 func (c *Config) fill() error {
 	var errs []error
-	if c.Rate <= 0 || c.Rate > 1e7 || math.IsNaN(c.Rate) {
-		errs = append(errs, fmt.Errorf("rate must be within 0..10000000 messages a second, is %g", c.Rate))
+	if err := CheckRate(c.Rate); err != nil {
+		errs = append(errs, err)
 	}
 	if c.Duration <= 0 || c.WarmUp < 0 || c.MaxLag < 0 {
 		errs = append(errs, errors.New("duration must be above 0, warm-up and lag must not be below"))
 	}
-	if c.Devices < 0 || c.Devices > 10_000 || c.Probes < 0 {
-		errs = append(errs, errors.New("devices must be within 0..10000, probes from 0 on"))
+	if c.Devices < 0 || c.Devices > 10_000 {
+		errs = append(errs, fmt.Errorf("devices must be within 0..10000, are %d", c.Devices))
+	}
+	if !(c.Probes >= 0 && c.Probes <= 10_000) {
+		errs = append(errs, fmt.Errorf("probes must be within 0..10000 a second, are %g", c.Probes))
 	}
 	if c.MaxLag == 0 {
 		c.MaxLag = 2 * time.Second
@@ -56,7 +58,31 @@ func (c *Config) fill() error {
 	if c.Progress == nil {
 		c.Progress = func(string, int64, int64) {}
 	}
-	return errors.Join(append(errs, c.Load.Validate())...)
+	return invalid(append(errs, c.Load.Validate())...)
+}
+
+// InvalidError is of what was asked for, not of what happened.
+type InvalidError struct{ error }
+
+func (e InvalidError) Unwrap() error { return e.error }
+
+// invalid joins errors to an InvalidError; nil where there is none.
+func invalid(errs ...error) error {
+	if err := errors.Join(errs...); err != nil {
+		return InvalidError{err}
+	}
+	return nil
+}
+
+// maxRate is messages a second.
+const maxRate = 1e7
+
+// CheckRate tells what is wrong with a rate.
+func CheckRate(rate float64) error {
+	if !(rate > 0 && rate <= maxRate) {
+		return InvalidError{fmt.Errorf("rate must be above 0 and at most %.0f messages a second, is %g", float64(maxRate), rate)}
+	}
+	return nil
 }
 
 // Session is a system that is ready to be measured, at one rate after another.
@@ -356,6 +382,9 @@ func (s *Session) publish(ctx context.Context, c *clock, first int64, late *hist
 			return err
 		}
 		s.cfg.Progress(fmt.Sprintf("%.0f messages a second", c.rate), n-first, c.to-first)
+		if n >= c.to {
+			break // the next one would be of another trial
+		}
 		pause.Reset(max(time.Until(c.intended(n)), publishEvery))
 		select {
 		case <-ctx.Done():
@@ -477,18 +506,15 @@ func (w *watch) lags() (sequenced, persisted float64) {
 }
 
 // throughput gives messages a second that went through while the measured ones
-// were sent, in the log or in history, whichever was slower.
-func (w *watch) throughput(end time.Time) float64 {
-	begun := w.clock.intended(w.clock.from)
-	if rate, ok := throughput(w.points, w.clock.from-w.first, w.clock.to-w.first, w.clock.rate); ok {
-		return rate
-	}
-	// Too short to be told by its points: all were through at end.
-	return min(w.clock.rate, float64(w.clock.to-w.clock.from)/end.Sub(begun).Seconds())
+// were sent, in the log or in history, whichever was slower; 0 where the trial was
+// too short to tell.
+func (w *watch) throughput() float64 {
+	rate, _ := throughput(w.points, w.clock.from-w.first, w.clock.to-w.first, w.clock.rate)
+	return rate
 }
 
-// fewestPoints make a slope: five seconds, in which history is written once.
-const fewestPoints = 6
+// fewestPoints make a slope: ten seconds, in which history is written twice.
+const fewestPoints = 10
 
 // throughput is the slope of a line through the points at which messages from
 // from to to were due (least squares), which is not told by where history was in

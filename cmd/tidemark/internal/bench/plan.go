@@ -47,7 +47,7 @@ func DefaultCosts() Costs {
 		Redis: 10, RedisConversation: 33, Kafka: 4, KafkaRecord: 5, Gateway: 15,
 		ToRedisRounds: 0.35, ToMongoRounds: 0.06, ToPushRounds: 0.23, RedisRounds: 0.19, KafkaRounds: 0.43,
 		RoundsHalf: 300, KafkaHalf: 50, Cut: 0.003,
-		ConversationBytes: 700, MemberBytes: 180, MessageBytes: 165, IDBytes: 75, LogBytes: 4800, RowBytes: 260,
+		ConversationBytes: 700, MemberBytes: 180, MessageBytes: 165, IDBytes: 75, LogBytes: 4800, RowBytes: 242,
 	}
 }
 
@@ -62,8 +62,8 @@ type Speed struct {
 // and Kafka.
 func SpeedOf(numbers []float64) (Speed, error) {
 	for _, n := range numbers {
-		if !(n > 0) || math.IsInf(n, 0) {
-			return Speed{}, fmt.Errorf("speed must be above 0, is %g", n)
+		if !(n >= 0.001 && n <= 1000) {
+			return Speed{}, fmt.Errorf("speed must be within 0.001..1000, is %g", n)
 		}
 	}
 	switch len(numbers) {
@@ -144,18 +144,19 @@ func (p *Plan) fill() error {
 			errs = append(errs, errors.New(text))
 		}
 	}
-	bad(!(p.Rate > 0) || math.IsInf(p.Rate, 0), "rate must be above 0")
+	bad(!(p.Rate > 0 && p.Rate <= 1e9), "rate must be above 0 and at most 1e9")
 	bad(p.Size < 1 || p.Size > maxSize, fmt.Sprintf("size must be within 1..%d", maxSize))
-	bad(p.Conversations < 1 || p.Members < 1, "conversations and members must be from 1 on")
+	bad(p.Conversations < 1 || p.Conversations > 1e12, "conversations must be within 1..1e12")
+	bad(p.Members < 1 || p.Members > 1e7, "members must be within 1..1e7")
 	bad(!(p.Kept >= 0 && p.Kept <= 10_000), "messages in Redis must be within 0..10000")
 	bad(!(p.Online >= 0 && p.Online <= 1), "online must be within 0..1")
 	bad(!(p.Batch >= 0), "batch must not be negative")
-	bad(p.Burst != 0 && !(p.Burst >= 1), "burst must be at least 1")
+	bad(p.Burst != 0 && !(p.Burst >= 1 && p.Burst <= 1e6), "burst must be within 1..1e6")
 	p.Burst = max(p.Burst, 1)
 	if p.Batch == 0 {
 		p.Batch = 0.05
 	}
-	return errors.Join(errs...)
+	return invalid(errs...)
 }
 
 // Answer works out a plan:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,6 +20,9 @@ import (
 func Plottable(name string) error {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".svg", ".png":
+		if _, err := os.Stat(filepath.Dir(name)); err != nil {
+			return err
+		}
 		return nil
 	}
 	return fmt.Errorf("%s: a plot is an .svg or a .png", name)

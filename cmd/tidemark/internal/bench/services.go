@@ -179,6 +179,31 @@ func (s *system) troubles(ctx context.Context) string {
 	return out.String()
 }
 
+// reachWithin is how long Kafka and Redis may take to answer at first.
+const reachWithin = 10 * time.Second
+
+// Reachable tells at once what the roles would try to reach for a minute.
+func Reachable(ctx context.Context, k pipeline.Config, r redis.UniversalClient) error {
+	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	defer cancel()
+	opts, err := kafkaOptions(k)
+	if err != nil {
+		return err
+	}
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := client.Ping(ctx); err != nil {
+		return fmt.Errorf("kafka at %s: %w", strings.Join(k.Brokers, ", "), err)
+	}
+	if err := r.Ping(ctx).Err(); err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	return nil
+}
+
 // kafkaOptions gives the generator's own way to Kafka. Its driver is not
 // Tidemark's, so that neither its cost nor a fault of it hides behind the
 // other's.

@@ -82,7 +82,7 @@ func (c *Calls) Reset() {
 func (c *StageConfig) fill() error {
 	var errs []error
 	if !slices.Contains([]string{"toredis", "tomongo", "topush"}, c.Stage) {
-		errs = append(errs, fmt.Errorf("stage %q is none of toredis, tomongo, topush", c.Stage))
+		errs = append(errs, fmt.Errorf("stage %q is none of toredis, tomongo, topush, gateway", c.Stage))
 	}
 	if c.Batch < 1 || c.Batch > 100_000 || c.Batches < 1 || c.Partitions < 1 || c.Partitions > 1000 {
 		errs = append(errs, errors.New("batch must be within 1..100000, batches from 1 on, partitions within 1..1000"))
@@ -114,7 +114,7 @@ func (c *StageConfig) fill() error {
 	if c.Progress == nil {
 		c.Progress = func(string, int64, int64) {}
 	}
-	return errors.Join(errs...)
+	return invalid(errs...)
 }
 
 // StageReport is what a stage came to.

@@ -49,9 +49,10 @@ type process struct {
 	where map[string]string // addresses by name
 }
 
-// outliveReaders: whoever reads what a benchmark prints may go away, as head does;
-// then writing fails instead of ending this process, which has others to end.
-var outliveReaders = sync.OnceFunc(func() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) })
+// OutliveReaders: whoever reads what a benchmark prints may go away, as head does;
+// then writing fails instead of ending this process, which has others to end and
+// something to clean up.
+func OutliveReaders() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // start starts a process and waits until it is ready.
 func start(ctx context.Context, binary string, c Command) (_ *process, err error) {
@@ -66,7 +67,6 @@ func start(ctx context.Context, binary string, c Command) (_ *process, err error
 		stop()
 		return nil, err
 	}
-	outliveReaders()
 	endWithParent(p.cmd)
 	started := make(chan error)
 	go p.run(out, started)
@@ -75,8 +75,11 @@ func start(ctx context.Context, binary string, c Command) (_ *process, err error
 		return nil, fmt.Errorf("start %s: %w", c.Name, err)
 	}
 	defer func() {
-		if err != nil {
+		if err != nil && p.dead() == nil {
 			err = errors.Join(err, p.close())
+		}
+		if err != nil {
+			stop()
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
@@ -90,7 +93,7 @@ func start(ctx context.Context, binary string, c Command) (_ *process, err error
 		}
 		select {
 		case <-p.ended:
-			return nil, fmt.Errorf("%s ended by itself: %w: %s", c.Name, p.err, p.said)
+			return nil, p.gone()
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%s is not ready: %w: %s", c.Name, errors.Join(ctx.Err(), why), p.said)
 		case <-tick.C:
@@ -170,6 +173,9 @@ func (p *process) close() error {
 	if !gone && (p.err == nil || errors.Is(p.err, context.Canceled) || (errors.As(p.err, &exit) && exit.ExitCode() == 130)) {
 		return nil
 	}
+	if gone {
+		return p.gone()
+	}
 	return fmt.Errorf("%s: %w: %s", p.name, p.err, p.said)
 }
 
@@ -177,10 +183,22 @@ func (p *process) close() error {
 func (p *process) dead() error {
 	select {
 	case <-p.ended:
-		return fmt.Errorf("%s ended by itself: %w: %s", p.name, p.err, p.said)
+		return p.gone()
 	default:
 		return nil
 	}
+}
+
+// gone is the error of a process that has ended and should not have.
+func (p *process) gone() error {
+	err := p.err
+	if err == nil {
+		err = errors.New("with exit status 0")
+	}
+	if said := p.said.String(); said != "" {
+		return fmt.Errorf("%s ended by itself: %w: %s", p.name, err, said)
+	}
+	return fmt.Errorf("%s ended by itself: %w", p.name, err)
 }
 
 // tail keeps the last of what was written to it.

@@ -78,9 +78,9 @@ func (s *Service) SyncConversations(ctx context.Context, req *v1.SyncConversatio
 // begin starts the first walk of a sequence.
 func (w *listWalk) begin(known *listVersion, list *watermark.List) {
 	w.log = markOfLog(list.Log)
-	w.pin = list.Ends
+	w.pin, w.pinJoined = list.Ends, joinsOf(list)
 	if w.full = !known.fits(w.log, list.Ends); !w.full {
-		w.base = known.offsets
+		w.base, w.baseJoined = known.offsets, known.joined
 	}
 }
 
@@ -92,7 +92,7 @@ func (w *listWalk) resume(list *watermark.List) error {
 		return refuse(connect.CodeAborted, reasonListMoved, "page_token: the list has moved to another log; start again without it")
 	}
 	if w.pin == nil {
-		w.pin = list.Ends
+		w.pin, w.pinJoined = list.Ends, joinsOf(list)
 	}
 	return nil
 }
@@ -111,6 +111,7 @@ func cmpOr(a, b []int64) []int64 {
 // before the place of a walk, where none would meet it.
 func (w *listWalk) snapshotOf(user watermark.UserID, list *watermark.List) *snapshot {
 	snap := &snapshot{user: user}
+	joined := w.base != nil && w.baseJoined != joinsOf(list)
 	for i := range list.Entries {
 		l := &list.Entries[i]
 		snap.total.add(l)
@@ -121,7 +122,7 @@ func (w *listWalk) snapshotOf(user watermark.UserID, list *watermark.List) *snap
 		item := snapshotItem{conv: l.Conversation.ID}
 		if l.InList() {
 			item.time = l.Conversation.LastTime
-			item.revokedFrom = w.revokedFrom(l)
+			item.revokedFrom = w.revokedFrom(l, joined)
 		}
 		snap.items = append(snap.items, item)
 	}
@@ -131,11 +132,17 @@ func (w *listWalk) snapshotOf(user watermark.UserID, list *watermark.List) *snap
 
 // revokedFrom gives from where on the device does not know what was revoked: a
 // revoke is a change of the conversation, so where that did not change there
-// is none.
-func (w *listWalk) revokedFrom(l *watermark.Listed) int64 {
+// is none. While the user was no member none was told, whatever the device asked
+// meanwhile, so where it joined since the version, somewhere, all are told of the
+// groups in which anything of the member changed: the one that it joined is among
+// them, and a device pulls a tombstone twice at worst.
+func (w *listWalk) revokedFrom(l *watermark.Listed, joined bool) int64 {
 	known := int64(0)
 	if w.base != nil {
 		known = w.base[l.Partition]
+	}
+	if joined && l.Member.LastMembership > 0 && l.Member.ChangedAt > known {
+		return 1
 	}
 	if l.Conversation.ChangedAt <= known {
 		return 0
@@ -161,11 +168,11 @@ func (s *Service) goOn(res *v1.SyncConversationsResponse, user watermark.UserID,
 	}
 	s.lists.drop(snap.id)
 	if w.conv != "" && w.walks+1 < maxWalks {
-		next := listWalk{base: w.pin, log: w.log, full: w.full, walks: w.walks + 1}
+		next := listWalk{base: w.pin, baseJoined: w.pinJoined, log: w.log, full: w.full, walks: w.walks + 1}
 		res.NextPageToken = next.encode(user)
 		return
 	}
-	v := listVersion{log: w.log, offsets: w.pin}
+	v := listVersion{log: w.log, offsets: w.pin, joined: w.pinJoined}
 	res.Version = v.encode(user)
 }
 

@@ -1,6 +1,8 @@
 package syncapi_test
 
 import (
+	"encoding/base64"
+	"encoding/binary"
 	"slices"
 	"testing"
 
@@ -63,6 +65,84 @@ func TestRevokesAreToldSinceTheVersion(t *testing.T) {
 		if e := d.former[string(group)]; len(e.GetRevoked()) > 0 {
 			t.Errorf("a former member is told of %v", e.GetRevoked())
 		}
+	}
+}
+
+// While a user is not in a group it is told of no revoke there, and its version
+// moves on. Who comes back is told of all that it can see, once.
+func TestRevokesOfWhileTheUserWasAwayAreToldWhenItIsBack(t *testing.T) {
+	for _, cold := range []bool{false, true} {
+		for _, size := range []int64{0, 1} {
+			w := newWorld()
+			s := newService(t, w, nil)
+			w.join(group, "A", "B")
+			w.join("group:other", "A", "B")
+			w.say(t, group, "B", 9)
+			w.say(t, "group:other", "B", 3)
+			d := newDevice("A")
+			sync := func(want ...int64) {
+				t.Helper()
+				if cold {
+					w.flush()
+				}
+				d.sync(t, size, nil, s)
+				if got := d.told(group); !slices.Equal(got, want) {
+					t.Errorf("cold %t, pages of %d: told %v, want %v", cold, size, got, want)
+				}
+			}
+			sync()
+			w.order(watermark.Input{Conversation: group, Act: watermark.ActLeave, User: "A", Actor: "B"})
+			sync()
+			w.revoke(group, 2, 8)
+			sync() // a former member is told nothing, and has a newer version
+			w.say(t, "group:other", "B", 1)
+			sync()
+			w.join(group, "A")
+			sync(2, 8)
+			w.say(t, group, "B", 1)
+			sync()
+			w.revoke(group, 10)
+			sync(10)
+			// Its own mark moves in the group that it was always in.
+			mustRead(t, s, "A", group, 9)
+			sync()
+		}
+	}
+}
+
+// A version of a process of the version before is taken: it does not say how often
+// the user joined, so what was revoked is told once more where anything changed.
+func TestVersionsOfTheVersionBefore(t *testing.T) {
+	const joined = 1 + 6 + 8 // where it begins
+	w := newWorld()
+	s := newService(t, w, nil)
+	w.join(group, "A", "B")
+	w.say(t, group, "B", 9)
+	w.revoke(group, 8)
+	first, err := s.SyncConversations(t.Context(), &v1.SyncConversationsRequest{User: "A"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := base64.RawURLEncoding.DecodeString(first.Version)
+	if err != nil || b[0] != 2 {
+		t.Fatal(b, err)
+	}
+	_, n := binary.Varint(b[joined:])
+	old := append([]byte{1}, slices.Delete(b, joined, joined+n)[1:]...)
+	ask := func() *v1.SyncConversationsResponse {
+		t.Helper()
+		res, err := s.SyncConversations(t.Context(), &v1.SyncConversationsRequest{User: "A", Version: base64.RawURLEncoding.EncodeToString(old)})
+		if err != nil || res.FullResync {
+			t.Fatal(res, err)
+		}
+		return res
+	}
+	if res := ask(); len(res.Changed) != 0 {
+		t.Errorf("nothing has changed, and told is %v", res.Changed)
+	}
+	mustRead(t, s, "A", group, 3)
+	if res := ask(); len(res.Changed) != 1 || !slices.Equal(res.Changed[0].Revoked, []int64{8}) {
+		t.Errorf("told %v", res.Changed)
 	}
 }
 

@@ -5,13 +5,18 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"slices"
 
 	"github.com/tidemark-im/tidemark/watermark"
 )
 
 const (
-	versionFormat = 1
-	walkFormat    = 2
+	versionFormat = 2
+	walkFormat    = 3
+	// bareFormat is that of a version without joined, unjoinedFormat of a walk, as
+	// processes of the version before make them.
+	bareFormat     = 1
+	unjoinedFormat = 2
 	// maxVersion bounds the text of a version and of a list's page token. Both
 	// grow with the partitions of the log, by at most 10 bytes for each offset.
 	maxVersion = 512 << 10
@@ -25,6 +30,19 @@ const (
 type listVersion struct {
 	log     [logMarkLen]byte
 	offsets []int64
+	// joined is the sum over the list of how often the user became a member. It
+	// differs where that happened since; unknownJoins: nobody knows.
+	joined int64
+}
+
+const unknownJoins = -1
+
+// joinsOf gives that sum.
+func joinsOf(list *watermark.List) (n int64) {
+	for i := range list.Entries {
+		n += int64(list.Entries[i].Member.LastMembership)
+	}
+	return n
 }
 
 // markOfLog keeps offsets of two logs apart.
@@ -52,6 +70,7 @@ func (v *listVersion) fits(log [logMarkLen]byte, ends []int64) bool {
 func (v *listVersion) encode(user watermark.UserID) string {
 	b := append([]byte{versionFormat}, userMark(user)...)
 	b = append(b, v.log[:]...)
+	b = binary.AppendVarint(b, v.joined)
 	return base64.RawURLEncoding.EncodeToString(appendOffsets(b, v.offsets))
 }
 
@@ -59,9 +78,12 @@ func (v *listVersion) encode(user watermark.UserID) string {
 // hands it in is then served the whole list, which heals whatever is wrong with
 // what the device kept.
 func decodeVersion(s string, user watermark.UserID) *listVersion {
-	r := newTextReader(s, versionFormat, user)
-	v := &listVersion{}
+	r := newTextReader(s, user, versionFormat, bareFormat)
+	v := &listVersion{joined: unknownJoins}
 	copy(v.log[:], r.bytes(logMarkLen))
+	if r.format == versionFormat {
+		v.joined = r.varint()
+	}
 	v.offsets = r.offsets()
 	if !r.done() {
 		return nil
@@ -75,6 +97,9 @@ type listWalk struct {
 	base []int64
 	// pin is what it will know after the walk. nil: the walk has not begun.
 	pin []int64
+	// baseJoined and pinJoined are listVersion.joined of the two.
+	baseJoined, pinJoined int64
+
 	log [logMarkLen]byte
 	// full is said on every page: the device is to forget what no page brings.
 	full bool
@@ -110,18 +135,24 @@ func (w *listWalk) encode(user watermark.UserID) string {
 	b = append(b, flags, w.walks)
 	b = binary.BigEndian.AppendUint64(b, w.snapshot)
 	if w.base != nil {
-		b = appendOffsets(b, w.base)
+		b = appendOffsets(binary.AppendVarint(b, w.baseJoined), w.base)
 	}
 	if w.pin != nil {
-		b = appendOffsets(b, w.pin)
+		b = appendOffsets(binary.AppendVarint(b, w.pinJoined), w.pin)
 	}
 	b = binary.AppendVarint(b, w.time)
 	return base64.RawURLEncoding.EncodeToString(append(b, w.conv...))
 }
 
 func decodeWalk(s string, user watermark.UserID) (*listWalk, error) {
-	r := newTextReader(s, walkFormat, user)
+	r := newTextReader(s, user, walkFormat, unjoinedFormat)
 	w := &listWalk{}
+	joined := func() int64 {
+		if r.format != walkFormat {
+			return unknownJoins
+		}
+		return r.varint()
+	}
 	copy(w.log[:], r.bytes(logMarkLen))
 	flags := r.byte()
 	w.walks = r.byte()
@@ -130,10 +161,10 @@ func decodeWalk(s string, user watermark.UserID) (*listWalk, error) {
 	}
 	w.full = flags&flagFull != 0
 	if flags&flagBase != 0 {
-		w.base = r.offsets()
+		w.baseJoined, w.base = joined(), r.offsets()
 	}
 	if flags&flagPin != 0 {
-		w.pin = r.offsets()
+		w.pinJoined, w.pin = joined(), r.offsets()
 	}
 	w.time = r.varint()
 	if rest := r.rest(); len(rest) > 0 && !r.bad {
@@ -160,19 +191,21 @@ func appendOffsets(b []byte, offsets []int64) []byte {
 // textReader reads what a version or a token is made of. The first thing that
 // is not as it should be makes it bad.
 type textReader struct {
-	b   []byte
-	bad bool
+	format byte
+	b      []byte
+	bad    bool
 }
 
-func newTextReader(s string, format byte, user watermark.UserID) *textReader {
+// newTextReader begins with what is of one of the formats and of user.
+func newTextReader(s string, user watermark.UserID, formats ...byte) *textReader {
 	if len(s) > maxVersion {
 		return &textReader{bad: true}
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	if err != nil || len(b) < 1+markLen || b[0] != format || !bytes.Equal(b[1:1+markLen], userMark(user)) {
+	if err != nil || len(b) < 1+markLen || !slices.Contains(formats, b[0]) || !bytes.Equal(b[1:1+markLen], userMark(user)) {
 		return &textReader{bad: true}
 	}
-	return &textReader{b: b[1+markLen:]}
+	return &textReader{format: b[0], b: b[1+markLen:]}
 }
 
 func (r *textReader) done() bool { return !r.bad && len(r.b) == 0 }

@@ -141,6 +141,11 @@ func (a *app) benchE2E(ctx context.Context, f e2eFlags) (err error) {
 	if len(f.rates) == 0 || (f.max && len(f.rates) > 1) {
 		return usagef("--rate: at least one is needed, and --max takes one to begin at")
 	}
+	// A trial that is over sooner cannot fall behind by what is allowed, and what it
+	// sends at once counts as sustained.
+	if least := 5 * f.maxLag; f.max && f.duration < least {
+		return usagef("--max needs a --duration of at least %v, five times --max-lag, is %v", least, f.duration)
+	}
 	if len(f.kafka) > 0 { // otherwise the roles run in this process
 		collectAt(generatorGCPercent)
 	}

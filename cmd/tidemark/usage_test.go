@@ -74,6 +74,7 @@ func TestWrongBenchmarks(t *testing.T) {
 		"e2e --rate 100,0":                                         "rate must be above 0",
 		"e2e --rate NaN":                                           "rate must be above 0",
 		"e2e --conversations 0":                                    "conversations must be within",
+		"e2e --max --duration 9s":                                  "at least 10s, five times --max-lag, is 9s",
 		"e2e --probes -1":                                          "probes must be within 0..10000 a second, are -1",
 		"e2e --plot nowhere/a.svg":                                 "--plot",
 		"e2e --plot a.gif":                                         "an .svg or a .png",

@@ -31,7 +31,10 @@
 // What is not handed over: other events of the time when the device was not
 // connected. What was revoked of a conversation that is not in the user's list,
 // one that it left or a group that it wrote to without joining, is not told
-// either: who shows old messages of it pulls them again.
+// either, before it is in the list again: who shows old messages of it pulls them
+// again. And what a later join opens below what was delivered already, as when a
+// user joins a group without its history, leaves, and joins it with all of it: a
+// number cannot go back. Who shows older messages pulls them when it shows them.
 //
 // Run owns everything; callbacks come from its one goroutine. The methods that
 // call the server are safe for concurrent use. A failing server is tried again

@@ -513,13 +513,14 @@ func (w *watch) throughput() float64 {
 	return rate
 }
 
-// fewestPoints make a slope: ten seconds, in which history is written twice.
-const fewestPoints = 10
+// fewestPoints make a slope. A trial of ten seconds, in which history is written
+// twice, has nine or ten.
+const fewestPoints = 9
 
 // throughput is the slope of a line through the points at which messages from
 // from to to were due (least squares), which is not told by where history was in
-// its steps of some seconds when they began and when they ended. It is no more than the rate,
-// as more is what was made up for before.
+// its steps of some seconds when they began and when they ended. It is no more
+// than the rate, as more is what was made up for before.
 func throughput(points []Point, from, to int64, rate float64) (float64, bool) {
 	var in []Point
 	for _, p := range points {

@@ -156,7 +156,7 @@ const flushAllowance = 6.0
 
 func (r *Report) through() string {
 	if r.Achieved == 0 {
-		return fmt.Sprintf("too short to tell how many went through (%d s)", fewestPoints)
+		return "too short to tell how many went through"
 	}
 	return fmt.Sprintf("%.0f went through", r.Achieved)
 }

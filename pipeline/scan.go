@@ -6,18 +6,26 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"time"
 
 	"github.com/IBM/sarama"
 
+	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 )
 
-// scanFetch is about how much one fetch of a scan reads.
-const scanFetch = 1 << 20
+const (
+	// scanFetch is about how much one fetch of a scan reads.
+	scanFetch = 1 << 20
+	// scanPatience is how long fetches may fail one after another. A scan may take
+	// hours, and a broker that is restarted in between is no end of it.
+	scanPatience = 30 * time.Second
+)
 
 // Scan gives every record that stands in a topic when its partition is begun,
 // partition by partition, each in order. It belongs to no group and commits
-// nothing. Memory is one fetch. After an error it ends.
+// nothing. Memory is one fetch. A fetch that fails for a while is tried again for 30 s;
+// after an error it ends.
 func Scan(ctx context.Context, c Config, topic string) iter.Seq2[wire.Record, error] {
 	return ScanBetween(ctx, c, topic, nil, nil)
 }
@@ -85,14 +93,21 @@ func scanPartition(ctx context.Context, client sarama.Client, topic string, part
 		}
 		next = first
 	}
+	pauses, worked := waits(50*time.Millisecond, 2*time.Second), time.Now()
 	for next < end {
 		if err := ctx.Err(); err != nil {
 			return fail(err)
 		}
 		f, err := fetchRecords(client, topic, partition, next, scanFetch)
 		if err != nil {
-			return fail(err)
+			if fault.ClassOf(sortError(err)) != fault.Transient || time.Since(worked) > scanPatience {
+				return fail(err)
+			}
+			sleep(ctx, pauses.NextBackOff())
+			continue
 		}
+		pauses.Reset()
+		worked = time.Now()
 		if f.next <= next {
 			return fail(errNoRecords)
 		}

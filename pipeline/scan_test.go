@@ -5,9 +5,44 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"github.com/tidemark-im/tidemark/pipeline"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 )
+
+// Fetches that fail for a while, as while a broker is restarted, do not end a scan; it
+// gives each record once.
+func TestAScanOutlivesABroker(t *testing.T) {
+	c, cfg := cluster(t, 1)
+	p := producer(t, cfg, "toRedis")
+	for i := range 5 {
+		if err := p.Append(within(t), []wire.Out{{Partition: 0, Key: fmt.Sprint("k", i), Value: []byte("v")}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scan := func() (got []int64, err error) {
+		for r, err := range pipeline.Scan(within(t), cfg, "toRedis") {
+			if err != nil {
+				return got, err
+			}
+			got = append(got, r.Offset)
+		}
+		return got, nil
+	}
+	fetch := []kmsg.Key{kmsg.Fetch}
+	c.Fault(kfake.Fault{Keys: fetch, Err: kerr.FencedLeaderEpoch, Count: 3})
+	if got, err := scan(); err != nil || !slices.Equal(got, []int64{0, 1, 2, 3, 4}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	// What does not heal does end it, at once.
+	c.Fault(kfake.Fault{Keys: fetch, Err: kerr.TopicAuthorizationFailed, Count: -1})
+	if got, err := scan(); err == nil || len(got) > 0 {
+		t.Errorf("%v, %v, want an error", got, err)
+	}
+}
 
 // A scan of a stretch gives what stands in it, and nothing that came since.
 func TestScanOfAStretch(t *testing.T) {

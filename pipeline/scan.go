@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/cenkalti/backoff/v5"
 
 	"github.com/tidemark-im/tidemark/internal/fault"
 	"github.com/tidemark-im/tidemark/pipeline/wire"
@@ -17,15 +18,15 @@ import (
 const (
 	// scanFetch is about how much one fetch of a scan reads.
 	scanFetch = 1 << 20
-	// scanPatience is how long fetches may fail one after another. A scan may take
-	// hours, and a broker that is restarted in between is no end of it.
+	// scanPatience is how long one request may fail. A scan may take hours, and a
+	// broker that is restarted in between is no end of it.
 	scanPatience = 30 * time.Second
 )
 
 // Scan gives every record that stands in a topic when its partition is begun,
 // partition by partition, each in order. It belongs to no group and commits
-// nothing. Memory is one fetch. A fetch that fails for a while is tried again for 30 s;
-// after an error it ends.
+// nothing. Memory is one fetch. What fails and may heal is tried again for 30 s; after
+// an error it ends.
 func Scan(ctx context.Context, c Config, topic string) iter.Seq2[wire.Record, error] {
 	return ScanBetween(ctx, c, topic, nil, nil)
 }
@@ -78,12 +79,12 @@ func scanPartition(ctx context.Context, client sarama.Client, topic string, part
 		yield(wire.Record{}, fmt.Errorf("scan %s: partition %d: %w", topic, partition, sortError(err)))
 		return false
 	}
-	end, err := listedOffset(client, topic, partition, sarama.OffsetNewest)
+	end, err := patiently(ctx, func() (int64, error) { return listedOffset(client, topic, partition, sarama.OffsetNewest) })
 	if err != nil {
 		return fail(err)
 	}
 	end = min(end, last)
-	next, err := listedOffset(client, topic, partition, sarama.OffsetOldest)
+	next, err := patiently(ctx, func() (int64, error) { return listedOffset(client, topic, partition, sarama.OffsetOldest) })
 	if err != nil {
 		return fail(err)
 	}
@@ -93,21 +94,14 @@ func scanPartition(ctx context.Context, client sarama.Client, topic string, part
 		}
 		next = first
 	}
-	pauses, worked := waits(50*time.Millisecond, 2*time.Second), time.Now()
 	for next < end {
 		if err := ctx.Err(); err != nil {
 			return fail(err)
 		}
-		f, err := fetchRecords(client, topic, partition, next, scanFetch)
+		f, err := patiently(ctx, func() (fetched, error) { return fetchRecords(client, topic, partition, next, scanFetch) })
 		if err != nil {
-			if fault.ClassOf(sortError(err)) != fault.Transient || time.Since(worked) > scanPatience {
-				return fail(err)
-			}
-			sleep(ctx, pauses.NextBackOff())
-			continue
+			return fail(err)
 		}
-		pauses.Reset()
-		worked = time.Now()
 		if f.next <= next {
 			return fail(errNoRecords)
 		}
@@ -122,4 +116,15 @@ func scanPartition(ctx context.Context, client sarama.Client, topic string, part
 		next = f.next
 	}
 	return true
+}
+
+// patiently asks again while what fails may heal, for scanPatience.
+func patiently[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	return backoff.Retry(ctx, func() (T, error) {
+		v, err := ask()
+		if err != nil && fault.ClassOf(sortError(err)) != fault.Transient {
+			return v, backoff.Permanent(err)
+		}
+		return v, err
+	}, backoff.WithBackOff(waits(50*time.Millisecond, 2*time.Second)), backoff.WithMaxElapsedTime(scanPatience))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tidemark-im/tidemark/pipeline/wire"
 )
 
-// Fetches that fail for a while, as while a broker is restarted, do not end a scan; it
+// Requests that fail for a while, as while a broker is restarted, do not end a scan; it
 // gives each record once.
 func TestAScanOutlivesABroker(t *testing.T) {
 	c, cfg := cluster(t, 1)
@@ -34,6 +34,7 @@ func TestAScanOutlivesABroker(t *testing.T) {
 	}
 	fetch := []kmsg.Key{kmsg.Fetch}
 	c.Fault(kfake.Fault{Keys: fetch, Err: kerr.FencedLeaderEpoch, Count: 3})
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Err: kerr.NotLeaderForPartition, Count: 3})
 	if got, err := scan(); err != nil || !slices.Equal(got, []int64{0, 1, 2, 3, 4}) {
 		t.Errorf("%v, %v", got, err)
 	}

@@ -111,7 +111,8 @@ func cmpOr(a, b []int64) []int64 {
 // before the place of a walk, where none would meet it.
 func (w *listWalk) snapshotOf(user watermark.UserID, list *watermark.List) *snapshot {
 	snap := &snapshot{user: user}
-	joined := w.base != nil && w.baseJoined != joinsOf(list)
+	// Who joined above the pin is left out, like all that changed there.
+	joined := w.baseJoined == unknownJoins || w.baseJoined != w.pinJoined
 	for i := range list.Entries {
 		l := &list.Entries[i]
 		snap.total.add(l)

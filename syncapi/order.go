@@ -16,9 +16,9 @@ type ordered struct {
 	known watermark.ListOrder // Log and Ends
 	// all is the whole list, where the walk goes over a part of it.
 	all   []snapshotItem
-	top   int64 // the latest time in the list
-	floor int64 // the walk is about what is later, and what came to the list
-	print func() uint64
+	top   int64         // the latest time in the list
+	floor int64         // the walk is about what is later, and what came to the list
+	print func() uint64 // of the whole list, made when it is asked for
 }
 
 // printOf tells one order from another: its conversations and their times.
@@ -42,14 +42,14 @@ func orderOf(user watermark.UserID, list *watermark.ListOrder, floor int64) *sna
 	slices.SortFunc(whole, laterItem)
 	o := &snapshot{user: user, items: whole}
 	o.known = watermark.ListOrder{Log: list.Log, Ends: list.Ends}
+	o.print = sync.OnceValue(func() uint64 { return printOf(whole) })
 	return o.later(floor)
 }
 
 // later gives of the same list what is later than floor.
 func (s *snapshot) later(floor int64) *snapshot {
 	o := &snapshot{user: s.user, items: s.whole()}
-	whole := o.items
-	o.known, o.floor, o.top, o.print = s.known, floor, math.MinInt64, sync.OnceValue(func() uint64 { return printOf(whole) })
+	o.known, o.floor, o.top, o.print = s.known, floor, math.MinInt64, s.print
 	if len(o.items) > 0 {
 		o.top = o.items[0].time
 	}

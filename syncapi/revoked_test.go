@@ -166,8 +166,9 @@ func TestMoreRevokesThanAnEntryNames(t *testing.T) {
 	}
 }
 
-// TestEveryRevokeIsTold lets devices walk in pages while messages are revoked:
-// when nothing happens any more, each has been told of every revoke.
+// TestEveryRevokeIsTold lets devices walk in pages while messages are revoked, and
+// their user leaves groups and comes back: when nothing happens any more, each has
+// been told of every revoke.
 func TestEveryRevokeIsTold(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld()
@@ -189,7 +190,15 @@ func TestEveryRevokeIsTold(t *testing.T) {
 				}
 			}
 			id := rapid.SampledFrom(convs).Draw(rt, "conversation")
-			switch rapid.IntRange(0, 2).Draw(rt, "act") {
+			switch rapid.IntRange(0, 4).Draw(rt, "act") {
+			case 3:
+				if !id.Single() {
+					w.order(watermark.Input{Conversation: id, Act: watermark.ActLeave, User: "A", Actor: "B"})
+				}
+			case 4:
+				if !id.Single() {
+					w.order(watermark.Input{Conversation: id, Act: watermark.ActJoin, User: "A", History: watermark.HistoryAll})
+				}
 			case 0:
 				w.revoke(id, seq(rapid.Int64Range(1, 4).Draw(rt, "revoked")))
 			case 1:
@@ -200,6 +209,9 @@ func TestEveryRevokeIsTold(t *testing.T) {
 			act()
 			d.sync(rt, rapid.Int64Range(0, 2).Draw(rt, "size"), act, s)
 			act()
+		}
+		for _, id := range convs[:2] {
+			w.order(watermark.Input{Conversation: id, Act: watermark.ActJoin, User: "A", History: watermark.HistoryAll})
 		}
 		for range 2 {
 			d.sync(rt, 0, nil, s)

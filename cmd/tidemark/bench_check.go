@@ -38,12 +38,12 @@ func (a *app) checkPlan(ctx context.Context, f checkFlags, speed bench.Speed) er
 	defer progress.finish()
 	var all []bench.Checked
 	calibrates := speed == bench.Speed{}
-	for _, l := range bench.PlannedLoads() {
+	for i, l := range bench.PlannedLoads() {
 		r, err := a.measurePlanned(ctx, f, l, progress)
 		if err != nil {
 			return interrupted(ctx, err)
 		}
-		first := speed == bench.Speed{}
+		first := calibrates && i == 0
 		if first {
 			if speed, err = l.Calibrate(r); err != nil {
 				return err

@@ -58,11 +58,9 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	}
 	_, ran := errors.AsType[runError](err)
 	_, usage := errors.AsType[usageError](err)
-	if _, invalid := errors.AsType[bench.InvalidError](err); invalid {
-		usage = true
-	}
+	_, invalid := errors.AsType[bench.InvalidError](err)
 	a.complain(err)
-	if ran && !usage {
+	if ran && !usage && !invalid {
 		if e, ok := errors.AsType[exitError](err); ok {
 			return e.code
 		}

@@ -505,22 +505,16 @@ func (w *watch) lags() (sequenced, persisted float64) {
 	return sequenced, persisted
 }
 
-// throughput gives messages a second that went through while the measured ones
-// were sent, in the log or in history, whichever was slower; 0 where the trial was
-// too short to tell.
-func (w *watch) throughput() float64 {
-	rate, _ := throughput(w.points, w.clock.from-w.first, w.clock.to-w.first, w.clock.rate)
-	return rate
-}
-
 // fewestPoints make a slope. A trial of ten seconds, in which history is written
 // twice, has nine or ten.
 const fewestPoints = 9
 
-// throughput is the slope of a line through the points at which messages from
-// from to to were due (least squares), which is not told by where history was in
-// its steps of some seconds when they began and when they ended. It is no more
-// than the rate, as more is what was made up for before.
+// throughput gives messages a second that went through while those from from to to
+// were due, in the log or in history, whichever was slower; false where there are
+// too few points to tell. It is the slope of a line through the points (least
+// squares), which does not depend on where history was in its steps of some
+// seconds when they began and when they ended. It is no more than the rate, as more
+// is what was made up for before.
 func throughput(points []Point, from, to int64, rate float64) (float64, bool) {
 	var in []Point
 	for _, p := range points {

@@ -69,9 +69,9 @@ type Report struct {
 	Rate    float64       `json:"rate"`
 	WarmUp  time.Duration `json:"warm_up_ns"`
 	Time    time.Duration `json:"time_ns"`
-	// Achieved is messages a second that went through, see watch.throughput; 0: the
+	// Achieved is messages a second that went through, see throughput; nil: the
 	// trial was too short to tell.
-	Achieved float64 `json:"achieved"`
+	Achieved *float64 `json:"achieved"`
 	// Sustained: nothing was further behind than the lag that is allowed, and of a
 	// hundred messages no more than one was sequenced later than that.
 	Sustained    bool    `json:"sustained"`
@@ -118,7 +118,9 @@ func (s *Session) report(c *clock, w *watch, before, after *snapshot, late *hist
 		Pullable: o.pullable.latency(), Pushed: o.pushed.latency(), NotFound: o.gone.Load(), Skipped: o.skipped.Load(),
 		Processes: usage(before, after, n), Points: w.points,
 	}
-	r.Achieved = w.throughput()
+	if rate, ok := throughput(w.points, c.from-w.first, c.to-w.first, c.rate); ok {
+		r.Achieved = &rate
+	}
 	r.LagSequenced, r.LagPersisted = w.lags()
 	limit := s.cfg.MaxLag.Seconds()
 	r.Sustained = r.LagSequenced <= limit && r.LagPersisted <= limit+flushAllowance && r.NotFound == 0 && r.Sequenced.P99 <= 1000*limit
@@ -155,10 +157,10 @@ func redisCounts(before, after *redisState, n float64) []Count {
 const flushAllowance = 6.0
 
 func (r *Report) through() string {
-	if r.Achieved == 0 {
+	if r.Achieved == nil {
 		return "too short to tell how many went through"
 	}
-	return fmt.Sprintf("%.0f went through", r.Achieved)
+	return fmt.Sprintf("%.0f went through", *r.Achieved)
 }
 
 // Text gives the report for people, as rows of cells.

@@ -186,11 +186,7 @@ const reachWithin = 10 * time.Second
 func Reachable(ctx context.Context, k pipeline.Config, r redis.UniversalClient) error {
 	ctx, cancel := context.WithTimeout(ctx, reachWithin)
 	defer cancel()
-	opts, err := kafkaOptions(k)
-	if err != nil {
-		return err
-	}
-	client, err := kgo.NewClient(opts...)
+	client, err := kafkaClient(k)
 	if err != nil {
 		return err
 	}
@@ -227,17 +223,21 @@ func kafkaOptions(k pipeline.Config) ([]kgo.Opt, error) {
 	return opts, nil
 }
 
+func kafkaClient(k pipeline.Config) (*kgo.Client, error) {
+	opts, err := kafkaOptions(k)
+	if err != nil {
+		return nil, err
+	}
+	return kgo.NewClient(opts...)
+}
+
 // DropTopics deletes the topics and keys of a run on services that others use.
 // The prefix must not be empty: it would be everybody's.
 func DropTopics(ctx context.Context, k pipeline.Config) error {
 	if k.TopicPrefix == "" {
 		return errors.New("topics without a prefix of their own are not deleted")
 	}
-	opts, err := kafkaOptions(k)
-	if err != nil {
-		return err
-	}
-	client, err := kgo.NewClient(opts...)
+	client, err := kafkaClient(k)
 	if err != nil {
 		return err
 	}

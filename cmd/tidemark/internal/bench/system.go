@@ -75,11 +75,12 @@ func start(ctx context.Context, binary string, c Command) (_ *process, err error
 		return nil, fmt.Errorf("start %s: %w", c.Name, err)
 	}
 	defer func() {
-		if err != nil && p.dead() == nil {
-			err = errors.Join(err, p.close())
-		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case p.dead() != nil: // which err says
 			stop()
+		default:
+			err = errors.Join(err, p.close())
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
@@ -161,20 +162,15 @@ func get(ctx context.Context, url string) (body []byte, status int, err error) {
 
 // close tells the process to stop, as a supervisor does, and waits for it.
 func (p *process) close() error {
-	gone := false
-	select {
-	case <-p.ended:
-		gone = true
-	default:
-	}
+	dead := p.dead()
 	p.stop()
 	<-p.ended
-	var exit *exec.ExitError
-	if !gone && (p.err == nil || errors.Is(p.err, context.Canceled) || (errors.As(p.err, &exit) && exit.ExitCode() == 130)) {
-		return nil
+	if dead != nil {
+		return dead
 	}
-	if gone {
-		return p.gone()
+	var exit *exec.ExitError
+	if p.err == nil || errors.Is(p.err, context.Canceled) || (errors.As(p.err, &exit) && exit.ExitCode() == 130) {
+		return nil
 	}
 	return fmt.Errorf("%s: %w: %s", p.name, p.err, p.said)
 }

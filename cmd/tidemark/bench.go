@@ -64,6 +64,12 @@ func newBenchCmd(a *app) *cobra.Command {
 	}
 	cmd.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		bench.OutliveReaders()
+		// A variable that is not set must not turn into a trial of the embedded servers.
+		for _, name := range []string{"kafka", "redis"} {
+			if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "[]" {
+				return usagef("--%s is empty", name)
+			}
+		}
 		return cmd.Root().PersistentPreRunE(cmd, args)
 	}
 	cmd.AddCommand(newBenchE2ECmd(a), newBenchStageCmd(a), newBenchSyncCmd(a), newBenchCompareCmd(a), newBenchPlanCmd(a), newBenchScaleCmd(a), newBenchDevicesCmd(a))

@@ -71,6 +71,8 @@ func TestWrongBenchmarks(t *testing.T) {
 		"e2e --kafka nonsense --redis 127.0.0.1:1":                 `"nonsense" is not host:port`,
 		"e2e --kafka 127.0.0.1:1 --redis 127.0.0.1:1 --set nope=1": "nope",
 		"e2e --kafka 127.0.0.1:1":                                  "--kafka and --redis go together",
+		"e2e --kafka= --redis=":                                    "--kafka is empty",
+		"stage topush --redis=":                                    "--redis is empty",
 		"e2e --rate 100,0":                                         "rate must be above 0",
 		"e2e --rate NaN":                                           "rate must be above 0",
 		"e2e --conversations 0":                                    "conversations must be within",
